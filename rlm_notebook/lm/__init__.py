@@ -1,0 +1,1 @@
+"""Language models: the protocol, the providers, and the lookup by ``provider/model``."""

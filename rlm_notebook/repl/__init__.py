@@ -1,0 +1,1 @@
+"""REPLs: where the code that a root model writes is run."""

@@ -1,0 +1,185 @@
+"""The records a trace is made of. A run is a function of these events and of nothing else.
+
+Three records carry all: a span starts, is updated, ends. What a span of each kind holds is
+written down in the ``...Attrs`` classes: all keys are optional, unknown keys are kept, so that
+other engines and later versions can add to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+FORMAT_VERSION = 1
+"""Version of the file format; files of this version open in later ones."""
+
+Kind = Literal["run", "turn", "lm_call", "code", "batch", "slot"]
+"""``run`` > ``turn`` > ``lm_call`` and ``code``; ``code`` > ``batch`` > ``slot``, single sub-calls
+(``lm_call``) and child runs (``run``, under the ``slot`` or ``code`` that started them)."""
+
+State = Literal[
+    "waiting",  # submitted, not started (in a queue)
+    "running",
+    "ok",
+    "empty",  # an LM call that returned an empty text
+    "null",  # an LM call that returned no content at all
+    "error",
+    "cancelled",
+    "not_sent",  # a slot that was never sent, because the batch or the run had ended
+    "skipped",  # a code block after the one that gave the answer
+    "interrupted",  # still open when the trace ended (set on reading, never written)
+]
+
+END_STATES: frozenset[str] = frozenset(
+    ("ok", "empty", "null", "error", "cancelled", "not_sent", "skipped", "interrupted")
+)
+
+
+class SpanStarted(msgspec.Struct, frozen=True, tag_field="e", tag="start"):
+    """A span was submitted. It runs at once, unless ``state`` is ``waiting``."""
+
+    t: int
+    """Time in ns since the trace began (monotonic)."""
+    id: int
+    parent: int | None
+    kind: str
+    state: Literal["waiting", "running"]
+    attrs: dict[str, Any]
+
+
+class SpanUpdated(msgspec.Struct, frozen=True, tag_field="e", tag="update", omit_defaults=True):
+    """A span got new attributes; ``state="running"`` marks the moment it left its queue."""
+
+    t: int
+    id: int
+    attrs: dict[str, Any]
+    state: str | None = None
+
+
+class SpanEnded(msgspec.Struct, frozen=True, tag_field="e", tag="end"):
+    """A span ended in one of the end states."""
+
+    t: int
+    id: int
+    state: str
+    attrs: dict[str, Any]
+
+
+Event = SpanStarted | SpanUpdated | SpanEnded
+
+
+class Header(msgspec.Struct, tag_field="e", tag="header"):
+    """First line of a trace file. Holds no secret."""
+
+    format: int
+    started_at: str
+    """Wall-clock time of t = 0, ISO 8601 with offset."""
+    engine: str
+    """Which engine made the run, with its version."""
+    settings: dict[str, Any] = {}
+    packages: dict[str, str] = {}
+    """Versions of Python and of the packages that matter."""
+
+
+class ErrorInfo(TypedDict, total=False):
+    """Why something failed."""
+
+    type: str
+    """Short stable name, for instance ``timeout``, ``http``, ``SyntaxError``."""
+    message: str
+    """One line."""
+    status: int
+    """HTTP status, where there was one."""
+
+
+class UsageAttrs(TypedDict, total=False):
+    """See :class:`rlm_notebook.lm.protocol.Usage`."""
+
+    input_tokens: int
+    output_tokens: int
+    cost: float
+    complete: bool
+
+
+class RunAttrs(TypedDict, total=False):
+    """A root run or a child run."""
+
+    question: str
+    context: str
+    """One-line description: type, size, structure. Never the content."""
+    model: str
+    sub_model: str
+    depth: int
+    """0 for the root run."""
+    repl: str
+    # at the end:
+    answer: Any
+    """The final answer as the model gave it (JSON value, mostly str)."""
+    partial: Any
+    """What the model had put into ``answer["content"]`` without calling it ready."""
+    outcome: str
+    """answered, answered_unseen, fallback, no_answer, stopped, error."""
+    stopped_by: str
+    """timeout, user, interrupt, for ``outcome="stopped"``."""
+    error: ErrorInfo
+    usage: UsageAttrs
+
+
+class TurnAttrs(TypedDict, total=False):
+    """One turn of a run."""
+
+    index: int
+    """From 0."""
+    final: bool
+    """True for the request for a final answer after the last turn."""
+    note: str
+    """What the engine did on its own account, for instance "no code block in the reply"."""
+
+
+class CallAttrs(TypedDict, total=False):
+    """An ``lm_call`` (root or single sub-call) or a ``slot``."""
+
+    index: int
+    """Slots: position in the batch, from 0."""
+    function: str
+    """Sub-calls: ``llm_query``, ``llm_query_batched``, ``rlm_query``, ``rlm_query_batched``."""
+    purpose: str
+    """root, sub or final."""
+    model: str
+    messages: list[dict[str, str]]
+    """Root calls: the whole conversation, as role and content."""
+    prompt: str
+    """Sub-calls and slots."""
+    # at the end:
+    response: str | None
+    error: ErrorInfo
+    usage: UsageAttrs
+    finish_reason: str
+
+
+class BatchAttrs(TypedDict, total=False):
+    """One call of a batched function."""
+
+    function: str
+    size: int
+    limit: int
+    """``batch_max_concurrent`` or ``max_concurrent_subcalls``."""
+    model: str
+
+
+class CodeAttrs(TypedDict, total=False):
+    """One code block."""
+
+    index: int
+    """Position in the reply, from 0."""
+    code: str
+    # at the end:
+    stdout: str
+    stderr: str
+    error: ErrorInfo
+    traceback: str
+    variables: list[list[str]]
+    """Name, type, and a short value or size of each user variable after the block."""
+    note: str
+    """For instance which reserved names were restored."""

@@ -1,0 +1,245 @@
+"""Traces on disk: one JSON line an event, append-only, readable up to the last whole line.
+
+A text of 512 characters or more is written once, as a ``text`` line, and referred to by its hash.
+The writer has a thread of its own: encoding and fsync never delay a slot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from rlm_notebook.errors import TraceError
+from rlm_notebook.trace.events import (
+    FORMAT_VERSION,
+    Event,
+    Header,
+    SpanEnded,
+    SpanStarted,
+    SpanUpdated,
+)
+from rlm_notebook.trace.trace import Trace
+
+SUFFIX = ".rlm.jsonl"
+SHARED_TEXT = 512
+"""Characters from which a text is stored on a line of its own. A reference takes about 60."""
+TURN_KINDS = ("run", "turn")
+"""Spans whose end is made durable with fsync."""
+FLUSH_SECONDS = 0.05
+"""Pause between flushes; an event is in the file 100 ms after it happened, at the latest."""
+
+
+class Text(msgspec.Struct, frozen=True, tag_field="e", tag="text"):
+    """A text that events refer to by its hash."""
+
+    hash: str
+    text: str
+
+
+Line = Header | Text | SpanStarted | SpanUpdated | SpanEnded
+
+_encoder = msgspec.json.Encoder(enc_hook=repr)
+_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+
+
+class JsonlWriter:
+    """A sink that appends to a new file.
+
+    Parameters
+    ----------
+    path
+        Must not exist; its folder is made where needed.
+
+    Raises
+    ------
+    TraceError
+        The file exists or cannot be made.
+    """
+
+    def __init__(
+        self, path: Path, header: Header, *, on_error: Callable[[str], None] = lambda _: None
+    ) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO = path.open("xb", buffering=0)
+        except FileExistsError:
+            raise TraceError(f"{path} exists: choose another trace path") from None
+        except OSError as error:
+            raise TraceError(
+                f"cannot write the trace {path}: {error.strerror or error}; "
+                "give a writable path with --trace PATH"
+            ) from None
+        self.path = path
+        self._on_error = on_error
+        self._queue: deque[Event] = deque()
+        self._wake = threading.Event()
+        self._closed = False
+        self._failed = False
+        self._texts: set[str] = set()
+        self._turns: set[int] = set()
+        self._file.write(_encoder.encode(header) + b"\n")
+        self._thread = threading.Thread(target=self._run, name="rlm-trace", daemon=True)
+        self._thread.start()
+
+    def emit(self, event: Event) -> None:
+        """Queue one event; it is on disk within 100 ms."""
+        self._queue.append(event)  # atomic: no lock on the path of a slot
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def close(self) -> None:
+        """Write what is queued, fsync, and close the file."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            closed = self._closed
+            self._flush()
+            if closed:
+                self._flush()
+                break
+            time.sleep(FLUSH_SECONDS)
+        try:
+            self._file.close()
+        except OSError as error:
+            self._fail(error)
+
+    def _flush(self) -> None:
+        lines: list[bytes] = []
+        durable = self._closed
+        while self._queue:
+            event = self._queue.popleft()
+            attrs = {name: self._shared(value, lines) for name, value in event.attrs.items()}
+            lines.append(_encode(msgspec.structs.replace(event, attrs=attrs)))
+            if isinstance(event, SpanStarted):
+                if event.kind in TURN_KINDS:
+                    self._turns.add(event.id)
+            elif isinstance(event, SpanEnded) and event.id in self._turns:
+                durable = True
+        if not lines or self._failed:
+            return
+        try:
+            self._write(b"\n".join(lines) + b"\n")
+            if durable:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            self._fail(error)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) or 0 :]
+
+    def _fail(self, error: OSError) -> None:
+        if not self._failed:
+            self._failed = True
+            self._on_error(
+                f"the trace {self.path} is incomplete: {error.strerror or error}; "
+                "the run goes on, and result.trace.save(PATH) writes it elsewhere"
+            )
+
+    def _shared(self, value: Any, lines: list[bytes]) -> Any:
+        """The value with every long text replaced by a reference; new texts go into ``lines``."""
+        if isinstance(value, str):
+            if len(value) < SHARED_TEXT:
+                return clean(value)
+            text = clean(value)
+            digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+            if digest not in self._texts:
+                self._texts.add(digest)
+                lines.append(_encoder.encode(Text(digest, text)))
+            return {"$text": digest, "chars": len(text)}
+        if isinstance(value, dict):
+            return {clean(str(k)): self._shared(v, lines) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._shared(item, lines) for item in value]
+        return value
+
+
+def _encode(event: Event) -> bytes:
+    try:
+        return _encoder.encode(event)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        # a value of another engine that JSON cannot hold (huge integers, cycles): keep its repr
+        attrs = json.loads(json.dumps(event.attrs, default=repr, skipkeys=True))
+        return _encoder.encode(msgspec.structs.replace(event, attrs=attrs))
+
+
+def clean(text: str) -> str:
+    """The text with lone surrogates replaced by U+FFFD, so that it can be encoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def load(path: str | Path) -> Trace:
+    """Read a trace file; one that was cut anywhere loads up to its last whole line.
+
+    Spans that were open where the file ends are ``interrupted``.
+
+    Raises
+    ------
+    TraceError
+        The file cannot be read, is no trace, or is of a newer format.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"cannot read the trace {path}: {error.strerror or error}") from None
+    lines = data.split(b"\n")
+    lines.pop()  # what follows the last newline is empty or was cut
+    try:
+        header = _decoder.decode(lines[0])
+    except (IndexError, msgspec.MsgspecError, UnicodeDecodeError):
+        header = None
+    if not isinstance(header, Header):
+        raise TraceError(f"{path} is not a trace: its first line is no trace header")
+    if header.format > FORMAT_VERSION:
+        raise TraceError(
+            f"{path} has trace format {header.format}, this version reads up to "
+            f"{FORMAT_VERSION}: upgrade rlm_notebook"
+        )
+    trace = Trace(header, path=path)
+    texts: dict[str, str] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.strip():
+            continue
+        try:
+            record = _decoder.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            trace.notes.append(f"line {number} was left out: {error}")
+            continue
+        if isinstance(record, Text):
+            texts[record.hash] = record.text
+        elif not isinstance(record, Header):
+            attrs = {name: _resolved(value, texts) for name, value in record.attrs.items()}
+            trace.append(msgspec.structs.replace(record, attrs=attrs))
+    trace.tree.close()
+    return trace
+
+
+def _resolved(value: Any, texts: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        digest = value.get("$text")
+        if isinstance(digest, str):
+            return texts.get(digest, f"[text {digest} is missing from this trace]")
+        return {k: _resolved(v, texts) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_resolved(item, texts) for item in value]
+    return value

@@ -1,0 +1,141 @@
+"""Where events come from: spans are started, updated and ended here, from any thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+from rlm_notebook.trace.events import (
+    FORMAT_VERSION,
+    Event,
+    Header,
+    SpanEnded,
+    SpanStarted,
+    SpanUpdated,
+)
+from rlm_notebook.trace.trace import Trace
+
+
+class Sink(Protocol):
+    """Gets every event once, in order, from the thread that made it; must return at once."""
+
+    def emit(self, event: Event) -> None:
+        """Take one event. If it raises, the sink is dropped and the run goes on."""
+
+    def close(self) -> None:
+        """No event comes after this."""
+
+
+class Recorder:
+    """Records one run with all its child runs.
+
+    Parameters
+    ----------
+    settings
+        Goes into the header; must hold no secret.
+    clock
+        Monotonic time in ns. Injected, so that tests own the time.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: str = "rlm_notebook",
+        settings: dict[str, Any] | None = None,
+        packages: dict[str, str] | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC).astimezone(),
+    ) -> None:
+        header = Header(
+            FORMAT_VERSION,
+            wall().isoformat(timespec="milliseconds"),
+            engine,
+            settings or {},
+            packages or {},
+        )
+        self.trace = Trace(header)
+        self.warnings: list[str] = []
+        """What went wrong beside the run, for instance a trace file that cannot be written."""
+        self._clock = clock
+        self._zero = clock()
+        self._lock = threading.Lock()
+        self._next_id = 1
+        self._sinks: list[Sink] = []
+
+    def add_sink(self, sink: Sink) -> None:
+        """Send all events to ``sink``, those that were already recorded included."""
+        with self._lock:
+            for event in self.trace.events:
+                sink.emit(event)
+            self._sinks.append(sink)
+
+    def now(self) -> int:
+        """Time in ns since the trace began."""
+        return self._clock() - self._zero
+
+    def start(
+        self,
+        kind: str,
+        parent: int | None,
+        /,
+        *,
+        state: Literal["waiting", "running"] = "running",
+        **attrs: Any,
+    ) -> int:
+        """Start a span; return its id."""
+        with self._lock:
+            span_id = self._next_id
+            self._next_id += 1
+            self._emit(SpanStarted(self.now(), span_id, parent, kind, state, attrs))
+        return span_id
+
+    def running(self, span: int, /, **attrs: Any) -> None:
+        """The span left its queue: its request is sent now."""
+        with self._lock:
+            self._emit(SpanUpdated(self.now(), span, attrs, "running"))
+
+    def update(self, span: int, /, **attrs: Any) -> None:
+        """Add attributes to an open span."""
+        with self._lock:
+            self._emit(SpanUpdated(self.now(), span, attrs))
+
+    def end(self, span: int, state: str = "ok", /, **attrs: Any) -> None:
+        """End a span. A second end of the same span changes nothing."""
+        with self._lock:
+            self._emit(SpanEnded(self.now(), span, state, attrs))
+
+    def end_open(self, under: int, state: str, /) -> None:
+        """End every open span below ``under`` (children first), but not ``under`` itself."""
+        with self._lock:
+            root = self.trace.tree.spans[under]
+            spans = [span for span in root.walk() if span.open and span.id != under]
+            for span in reversed(spans):
+                last = "not_sent" if span.kind == "slot" and span.started is None else state
+                self._emit(SpanEnded(self.now(), span.id, last, {}))
+
+    def warn(self, message: str) -> None:
+        """Note something that went wrong beside the run; the view and the result show it."""
+        if message not in self.warnings:
+            self.warnings.append(message)
+
+    def close(self) -> None:
+        """Close all sinks."""
+        for sink in self._sinks:
+            try:
+                sink.close()
+            except Exception as error:
+                self.warn(f"{type(sink).__name__} did not close: {error}")
+        self._sinks.clear()
+
+    def _emit(self, event: Event) -> None:
+        if self.trace.append(event) is None:
+            return
+        for sink in list(self._sinks):
+            try:
+                sink.emit(event)
+            except Exception as error:
+                self._sinks.remove(sink)
+                self.warn(f"{type(sink).__name__} was dropped, the run goes on: {error}")

@@ -1,0 +1,141 @@
+"""A trace: the header, the events, and the tree they fold into; live or loaded from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlm_notebook.lm.protocol import Usage
+from rlm_notebook.trace.events import Event, Header
+from rlm_notebook.trace.tree import Span, Tree
+
+
+class Trace:
+    """What happened in one run and in all its child runs.
+
+    ``trace.turns[2].code``, ``trace.batches[0].slots[17].error``, ``trace.find(kind="slot",
+    state="error")``. In a notebook it shows itself as a tree.
+    """
+
+    def __init__(self, header: Header, *, path: Path | None = None) -> None:
+        self.header = header
+        self.path = path
+        """The file it is written to or was loaded from."""
+        self.events: list[Event] = []
+        self.tree = Tree()
+        self.notes: list[str] = []
+        """What was found wrong while reading, one line each."""
+
+    def append(self, event: Event) -> Span | None:
+        """Take one event; events that change nothing are not kept."""
+        span = self.tree.apply(event)
+        if span is not None:
+            self.events.append(event)
+        return span
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read a ``.rlm.jsonl`` file, also one that was cut or damaged.
+
+        Raises
+        ------
+        TraceError
+            The file cannot be read, is no trace, or is of a newer format.
+        """
+        from rlm_notebook.trace.jsonl import load
+
+        return load(path)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the whole trace to a new file.
+
+        Raises
+        ------
+        TraceError
+            The file exists or cannot be written.
+        """
+        from rlm_notebook.trace.jsonl import JsonlWriter
+
+        failures: list[str] = []
+        writer = JsonlWriter(Path(path), self.header, on_error=failures.append)
+        for event in list(self.events):
+            writer.emit(event)
+        writer.close()
+        if failures:
+            from rlm_notebook.errors import TraceError
+
+            raise TraceError(failures[0])
+        return writer.path
+
+    @property
+    def root(self) -> Span | None:
+        """The span of the root run."""
+        return self.tree.roots[0] if self.tree.roots else None
+
+    @property
+    def turns(self) -> list[Span]:
+        """The turns of the root run."""
+        return [s for s in self.root.children if s.kind == "turn"] if self.root else []
+
+    @property
+    def batches(self) -> list[Span]:
+        """All batches, child runs included, in order of submission."""
+        return list(self.find(kind="batch"))
+
+    @property
+    def slots(self) -> list[Span]:
+        """All slots of all batches, in order of submission."""
+        return list(self.find(kind="slot"))
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens and cost of all calls."""
+        return self.tree.totals.usage
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the root run, or the time of the latest event."""
+        root = self.root
+        return (root.duration if root else None) or self.tree.time * 1e-9
+
+    def find(self, **criteria: Any) -> Iterator[Span]:
+        """Spans by ``kind``, ``state`` or any attribute, for instance ``model="openai/gpt-5"``.
+
+        ``error=True`` finds what failed, ``error=False`` what did not.
+        """
+        for root in self.tree.roots:
+            for span in root.walk():
+                if all(_matches(span, name, wanted) for name, wanted in criteria.items()):
+                    yield span
+
+    def __repr__(self) -> str:
+        state = self.root.state if self.root else "empty"
+        totals = self.tree.totals
+        return (
+            f"<Trace {state}: {len(self.turns)} turns, {totals.calls} LM calls, "
+            f"{totals.errors} errors, {self.seconds:.2f} s, {len(self.tree.spans)} spans>"
+        )
+
+    def to_text(self, *, color: bool = False) -> str:
+        """The tree as text, as a terminal shows it."""
+        from rlm_notebook.view.text import render_text
+
+        return render_text(self, color=color)
+
+    def to_html(self) -> str:
+        """The tree as static HTML, as a saved notebook shows it."""
+        from rlm_notebook.view.static import render_html
+
+        return render_html(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/html": self.to_html(), "text/plain": self.to_text()}
+
+
+def _matches(span: Span, name: str, wanted: Any) -> bool:
+    if name == "error" and isinstance(wanted, bool):
+        return (span.error is not None or span.state == "error") is wanted
+    if name in ("kind", "state", "id"):
+        return bool(getattr(span, name) == wanted)
+    return bool(span.attrs.get(name) == wanted)

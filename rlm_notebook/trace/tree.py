@@ -1,0 +1,241 @@
+"""The fold: events in, a tree of spans and running totals out. Nothing else happens here.
+
+The live view, the saved view, replay and the tests all read this one fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlm_notebook.lm.protocol import Usage
+from rlm_notebook.trace.events import END_STATES, Event, SpanEnded, SpanStarted, SpanUpdated
+
+NS = 1e-9
+CALL_KINDS = ("lm_call", "slot")
+
+
+@dataclass(slots=True)
+class Span:
+    """One node of the call tree. Times are in ns since the trace began; properties in seconds."""
+
+    id: int
+    kind: str
+    parent: Span | None
+    submitted: int
+    """When it was submitted."""
+    state: str
+    started: int | None = None
+    """When it left its queue; equal to ``submitted`` for spans that never wait."""
+    ended: int | None = None
+    attrs: dict[str, Any] = field(default_factory=dict)
+    """See the ``...Attrs`` classes in :mod:`rlm_notebook.trace.events`."""
+    children: list[Span] = field(default_factory=list, repr=False)
+
+    @property
+    def open(self) -> bool:
+        """True while the span has not ended."""
+        return self.ended is None and self.state not in END_STATES
+
+    @property
+    def queue_wait(self) -> float | None:
+        """Seconds between submission and start; None if it never started."""
+        return None if self.started is None else (self.started - self.submitted) * NS
+
+    @property
+    def latency(self) -> float | None:
+        """Seconds from its own start to its own end; None if it has not both."""
+        if self.started is None or self.ended is None:
+            return None
+        return (self.ended - self.started) * NS
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds from submission to end, queue wait included."""
+        return None if self.ended is None else (self.ended - self.submitted) * NS
+
+    @property
+    def approximate_latency(self) -> float | None:
+        """Batches: duration / number of prompts, in seconds.
+
+        This is what the reference library (rlms 0.1.3) records as ``execution_time`` of every
+        call of the batch. It is not a latency: it is here to show how far off it is.
+        """
+        size = self.attrs.get("size")
+        if self.kind != "batch" or not size or self.duration is None:
+            return None
+        return self.duration / int(size)
+
+    @property
+    def index(self) -> int | None:
+        """Position among its siblings of the same kind, from 0, where it has one."""
+        index = self.attrs.get("index")
+        return index if isinstance(index, int) else None
+
+    @property
+    def code(self) -> str | None:
+        """Code of a ``code`` span; of a ``turn``, its blocks joined."""
+        if self.kind == "turn":
+            blocks = [
+                child.attrs.get("code", "") for child in self.children if child.kind == "code"
+            ]
+            return "\n\n".join(blocks) if blocks else None
+        return self.attrs.get("code")
+
+    @property
+    def prompt(self) -> str | None:
+        """Prompt of a slot or a single sub-call."""
+        return self.attrs.get("prompt")
+
+    @property
+    def response(self) -> str | None:
+        """Text of the response of a call; of a ``turn``, that of its LM call."""
+        if self.kind == "turn":
+            for child in self.children:
+                if child.kind == "lm_call":
+                    return child.response
+        return self.attrs.get("response")
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """``{"type", "message", "status"}`` if it failed."""
+        error = self.attrs.get("error")
+        return error if isinstance(error, dict) else None
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens and cost of one call."""
+        return usage_from(self.attrs.get("usage"))
+
+    @property
+    def slots(self) -> list[Span]:
+        """The slots of a batch, by index."""
+        return [child for child in self.children if child.kind == "slot"]
+
+    def walk(self) -> Iterator[Span]:
+        """This span and all below it, parents before children, in order of submission."""
+        stack = [self]
+        while stack:
+            span = stack.pop()
+            yield span
+            stack.extend(reversed(span.children))
+
+
+def usage_from(value: Any) -> Usage:
+    """Usage out of the attribute of an event; anything unusable counts as not reported."""
+    if not isinstance(value, dict):
+        return Usage(complete=False)
+    tokens_in, tokens_out, cost = (value.get(k) for k in ("input_tokens", "output_tokens", "cost"))
+    return Usage(
+        tokens_in if isinstance(tokens_in, int) else None,
+        tokens_out if isinstance(tokens_out, int) else None,
+        float(cost) if isinstance(cost, int | float) else None,
+        bool(value.get("complete", True)),
+    )
+
+
+@dataclass(slots=True)
+class Totals:
+    """Running totals over all LM calls of the tree (root calls, single sub-calls, slots)."""
+
+    calls: int = 0
+    """LM calls that were sent."""
+    in_flight: int = 0
+    waiting: int = 0
+    errors: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+    usage_complete: bool = True
+    """False if some call did not report its usage: the numbers are then a floor."""
+
+    @property
+    def usage(self) -> Usage:
+        """The token and cost part."""
+        return Usage(self.input_tokens, self.output_tokens, self.cost, self.usage_complete)
+
+
+class Tree:
+    """All spans so far. ``apply`` is the fold step; events may be interleaved, not reordered."""
+
+    def __init__(self) -> None:
+        self.spans: dict[int, Span] = {}
+        self.roots: list[Span] = []
+        self.totals = Totals()
+        self.time = 0
+        """Time of the latest event, ns."""
+
+    def apply(self, event: Event) -> Span | None:
+        """Take one event in; return the span it touched, or None if it changes nothing."""
+        self.time = max(self.time, event.t)
+        if isinstance(event, SpanStarted):
+            return self._start(event)
+        span = self.spans.get(event.id)
+        if span is None or not span.open:
+            return None  # the first end wins; what comes after a cancellation is noise
+        span.attrs.update(event.attrs)
+        if isinstance(event, SpanUpdated):
+            if event.state == "running" and span.started is None:
+                span.started, span.state = event.t, "running"
+                self._count_start(span)
+        elif isinstance(event, SpanEnded):
+            self._end(span, event.state, event.t)
+        return span
+
+    def _start(self, event: SpanStarted) -> Span | None:
+        if event.id in self.spans:
+            return None
+        parent = self.spans.get(event.parent) if event.parent is not None else None
+        span = Span(event.id, event.kind, parent, event.t, event.state, attrs=dict(event.attrs))
+        self.spans[event.id] = span
+        (parent.children if parent is not None else self.roots).append(span)
+        if event.state == "running":
+            span.started = event.t
+            self._count_start(span)
+        elif _counts(span):
+            self.totals.waiting += 1
+        return span
+
+    def _count_start(self, span: Span) -> None:
+        if _counts(span):
+            self.totals.calls += 1
+            self.totals.in_flight += 1
+            if span.started != span.submitted:
+                self.totals.waiting -= 1
+
+    def _end(self, span: Span, state: str, t: int) -> None:
+        span.state, span.ended = state, t
+        if not _counts(span):
+            return
+        totals = self.totals
+        if span.started is None:
+            totals.waiting -= 1
+        else:
+            totals.in_flight -= 1
+        if state == "error":
+            totals.errors += 1
+        if state in ("ok", "empty", "null"):
+            usage = span.usage
+            totals.input_tokens += usage.input_tokens or 0
+            totals.output_tokens += usage.output_tokens or 0
+            if usage.cost is not None:
+                totals.cost = (totals.cost or 0.0) + usage.cost
+            if not usage.complete or usage.input_tokens is None or usage.output_tokens is None:
+                totals.usage_complete = False
+
+    def close(self) -> None:
+        """Mark every span that is still open as ``interrupted`` (the trace ends here)."""
+        for span in self.spans.values():
+            if span.open:
+                if _counts(span):
+                    if span.started is None:
+                        self.totals.waiting -= 1
+                    else:
+                        self.totals.in_flight -= 1
+                span.state = "interrupted"
+
+
+def _counts(span: Span) -> bool:
+    """Whether the span is an LM call. A slot of an rlm_query batch is a child run, not a call."""
+    return span.kind in CALL_KINDS and not span.attrs.get("child")
