@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -82,7 +81,7 @@ class JsonlWriter:
         self._on_error = on_error
         self._queue: deque[Event] = deque()
         self._wake = threading.Event()
-        self._closed = False
+        self._closing = threading.Event()
         self._failed = False
         self._texts: set[str] = set()
         self._turns: set[int] = set()
@@ -98,7 +97,7 @@ class JsonlWriter:
 
     def close(self) -> None:
         """Write what is queued, fsync, and close the file."""
-        self._closed = True
+        self._closing.set()
         self._wake.set()
         self._thread.join()
 
@@ -106,12 +105,12 @@ class JsonlWriter:
         while True:
             self._wake.wait()
             self._wake.clear()
-            closed = self._closed
+            closed = self._closing.is_set()
             self._flush()
             if closed:
                 self._flush()
                 break
-            time.sleep(FLUSH_SECONDS)
+            self._closing.wait(FLUSH_SECONDS)
         try:
             self._file.close()
         except OSError as error:
@@ -119,7 +118,7 @@ class JsonlWriter:
 
     def _flush(self) -> None:
         lines: list[bytes] = []
-        durable = self._closed
+        durable = self._closing.is_set()
         while self._queue:
             event = self._queue.popleft()
             attrs = {name: self._shared(value, lines) for name, value in event.attrs.items()}

@@ -72,6 +72,12 @@ class Recorder:
                 sink.emit(event)
             self._sinks.append(sink)
 
+    def drop_sink(self, sink: Sink, error: Exception) -> None:
+        """Send nothing more to a sink that failed; the run goes on."""
+        if sink in self._sinks:
+            self._sinks.remove(sink)
+            self.warn(f"{type(sink).__name__} was dropped, the run goes on: {error!r}")
+
     def now(self) -> int:
         """Time in ns since the trace began."""
         return self._clock() - self._zero
@@ -137,5 +143,4 @@ class Recorder:
             try:
                 sink.emit(event)
             except Exception as error:
-                self._sinks.remove(sink)
-                self.warn(f"{type(sink).__name__} was dropped, the run goes on: {error}")
+                self.drop_sink(sink, error)

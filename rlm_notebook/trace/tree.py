@@ -16,7 +16,7 @@ NS = 1e-9
 CALL_KINDS = ("lm_call", "slot")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class Span:
     """One node of the call tree. Times are in ns since the trace began; properties in seconds."""
 
@@ -32,6 +32,15 @@ class Span:
     attrs: dict[str, Any] = field(default_factory=dict)
     """See the ``...Attrs`` classes in :mod:`rlm_notebook.trace.events`."""
     children: list[Span] = field(default_factory=list, repr=False)
+
+    def __repr__(self) -> str:
+        number = "" if self.index is None else f" {self.index}"
+        wait, latency = self.queue_wait or 0.0, self.latency
+        times = (
+            "" if latency is None else f" {latency:.3f} s" + (f" after {wait:.3f} s" * (wait > 0))
+        )
+        error = f" {self.error.get('message')}" if self.error else ""
+        return f"<{self.kind}{number} {self.state}{times}{error}>"
 
     @property
     def open(self) -> bool:
@@ -178,7 +187,9 @@ class Tree:
         if isinstance(event, SpanUpdated):
             if event.state == "running" and span.started is None:
                 span.started, span.state = event.t, "running"
-                self._count_start(span)
+                if _counts(span):
+                    self.totals.waiting -= 1
+                    self._count_start()
         elif isinstance(event, SpanEnded):
             self._end(span, event.state, event.t)
         return span
@@ -192,17 +203,15 @@ class Tree:
         (parent.children if parent is not None else self.roots).append(span)
         if event.state == "running":
             span.started = event.t
-            self._count_start(span)
+            if _counts(span):
+                self._count_start()
         elif _counts(span):
             self.totals.waiting += 1
         return span
 
-    def _count_start(self, span: Span) -> None:
-        if _counts(span):
-            self.totals.calls += 1
-            self.totals.in_flight += 1
-            if span.started != span.submitted:
-                self.totals.waiting -= 1
+    def _count_start(self) -> None:
+        self.totals.calls += 1
+        self.totals.in_flight += 1
 
     def _end(self, span: Span, state: str, t: int) -> None:
         span.state, span.ended = state, t

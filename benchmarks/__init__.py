@@ -1,0 +1,1 @@
+"""Measurements beside the code: ``make bench`` writes ``build/bench.json``."""

@@ -1,0 +1,21 @@
+"""What a batch would take if nothing but the latencies cost time."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+
+
+def lognormal(count: int, *, median: float, sigma: float, seed: int) -> list[float]:
+    """Latencies in seconds; the same list for the same arguments."""
+    draw = random.Random(seed)
+    return [draw.lognormvariate(math.log(median), sigma) for _ in range(count)]
+
+
+def fifo_makespan(latencies: list[float], lanes: int) -> float:
+    """Seconds from the first start to the last end, with ``lanes`` at once in this order."""
+    free = [0.0] * lanes
+    for latency in latencies:
+        heapq.heappush(free, heapq.heappop(free) + latency)
+    return max(free)

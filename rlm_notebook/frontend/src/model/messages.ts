@@ -1,0 +1,70 @@
+// What Python sends and what it is asked. See rlm_notebook/view/widget.py and rows.py.
+
+export type State =
+  | "waiting" | "running" | "ok" | "empty" | "null" | "error"
+  | "cancelled" | "not_sent" | "skipped" | "interrupted";
+
+/** One span. Times in ms since the run began; absent fields have their default. */
+export interface Row {
+  id: number;
+  parent: number | null;
+  kind: "run" | "turn" | "lm_call" | "code" | "batch" | "slot" | string;
+  state: State | string;
+  label: string;
+  detail?: string;
+  error?: string;
+  submitted?: number;
+  started?: number | null;
+  ended?: number | null;
+  index?: number | null;
+  size?: number | null;
+  limit?: number | null;
+  /** Batches: duration / number of prompts, what the reference library reports. Not a latency. */
+  approximate?: number | null;
+  tokens_in?: number | null;
+  tokens_out?: number | null;
+  model?: string;
+  outcome?: string;
+}
+
+export interface Summary {
+  state: State | string;
+  outcome: string;
+  elapsed: number;
+  calls: number;
+  in_flight: number;
+  waiting: number;
+  errors: number;
+  input_tokens: number;
+  output_tokens: number;
+  cost: number | null;
+  usage_complete: boolean;
+  answer: string;
+  warnings: string[];
+}
+
+interface Changes {
+  seq: number;
+  rows: Row[];
+  summary: Summary;
+  ended: boolean;
+}
+
+export interface Field {
+  name: string;
+  text: string;
+  chars: number;
+  code: boolean;
+}
+
+export type Incoming =
+  | ({ type: "rows" } & Changes)
+  | ({ type: "snapshot"; part: number; parts: number } & Changes)
+  | { type: "fields"; id: number; fields: Field[] }
+  | { type: "text"; id: number; name: string; offset: number; text: string; chars: number };
+
+export type Outgoing =
+  | { type: "snapshot" }
+  | { type: "fields"; id: number }
+  | { type: "text"; id: number; name: string; offset: number }
+  | { type: "stop" };

@@ -1,0 +1,73 @@
+// The tree as the browser knows it: messages in, rows and children out. No DOM here.
+
+import type { Incoming, Row, Summary } from "./messages";
+
+export class Store {
+  rows = new Map<number, Row>();
+  summary: Summary | null = null;
+  ended = false;
+  /** Local time at which the summary came, ms. */
+  received = 0;
+  /** True once a whole snapshot is in. */
+  complete = false;
+  private children = new Map<number | null, number[]>();
+  private unsorted = new Set<number | null>();
+  private sequence = 0;
+  private parts: Row[] | null = null;
+
+  /**
+   * Take a message in. Returns true if messages were lost, so that a snapshot is needed.
+   * `at` is the local time in ms.
+   */
+  apply(message: Incoming, at: number): boolean {
+    if (message.type !== "rows" && message.type !== "snapshot") return false;
+    const hole = this.sequence > 0 && message.seq !== this.sequence + 1;
+    this.sequence = message.seq;
+    this.summary = message.summary;
+    this.ended = message.ended;
+    this.received = at;
+    if (message.type === "rows") {
+      for (const row of message.rows) this.put(row);
+      return hole;
+    }
+    if (message.part === 0) this.parts = [];
+    else if (hole) this.parts = null;
+    if (this.parts === null) return true;
+    this.parts.push(...message.rows);
+    if (message.part + 1 === message.parts) {
+      this.rows.clear();
+      this.children.clear();
+      for (const row of this.parts) this.put(row);
+      this.parts = null;
+      this.complete = true;
+    }
+    return false;
+  }
+
+  childrenOf(id: number | null): readonly number[] {
+    const found = this.children.get(id);
+    if (found === undefined) return [];
+    if (this.unsorted.delete(id)) found.sort((a, b) => a - b);
+    return found;
+  }
+
+  /** The run's time now, in ms: the summary's, and while the run goes on the time since. */
+  now(at: number): number {
+    if (this.summary === null) return 0;
+    const since = this.ended ? 0 : Math.max(0, at - this.received);
+    return this.summary.elapsed + since;
+  }
+
+  private put(row: Row): void {
+    if (!this.rows.has(row.id)) {
+      const siblings = this.children.get(row.parent);
+      if (siblings === undefined) this.children.set(row.parent, [row.id]);
+      else {
+        // Ids grow with time; only lost and repeated messages bring an older one later.
+        if (row.id < (siblings[siblings.length - 1] ?? 0)) this.unsorted.add(row.parent);
+        siblings.push(row.id);
+      }
+    }
+    this.rows.set(row.id, row);
+  }
+}

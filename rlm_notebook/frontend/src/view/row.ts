@@ -1,0 +1,94 @@
+// One row of the tree: fold mark, state, label, detail or error, times, bar.
+
+import type { Row } from "../model/messages";
+import { count, duration, plural, stateOf, times } from "../model/format";
+import { barOf } from "../model/scale";
+import type { Store } from "../model/store";
+import { type Line, slotCounts } from "../model/visible";
+import { element, setAttribute, setStyle, setText } from "./dom";
+import { drawOverview } from "./overview";
+
+export class RowView {
+  readonly root = element("div", "rlm-row");
+  private fold = element("span", "rlm-fold");
+  private state = element("span", "rlm-state");
+  private label = element("span", "rlm-label");
+  private detail = element("span", "rlm-detail");
+  private times = element("span", "rlm-times");
+  private bar = element("span", "rlm-bar");
+  private wait = element("i", "rlm-wait");
+  private run = element("i", "rlm-run");
+  private mark = element("i", "rlm-mark");
+  private overview = element("canvas", "rlm-overview");
+
+  constructor(readonly id: number) {
+    this.root.setAttribute("role", "treeitem");
+    this.root.dataset.id = String(id);
+    this.root.id = `rlm-row-${id}`;
+    this.bar.append(this.wait, this.run, this.mark, this.overview);
+    this.root.append(this.fold, this.state, this.label, this.detail, this.times, this.bar);
+  }
+
+  update(store: Store, line: Line, now: number, selected: boolean): void {
+    const { row, depth, foldable, open } = line;
+    const root = this.root;
+    setAttribute(root, "data-kind", row.kind);
+    setAttribute(root, "data-state", row.state);
+    setAttribute(root, "aria-level", String(depth + 1));
+    setAttribute(root, "aria-selected", String(selected));
+    if (foldable) setAttribute(root, "aria-expanded", String(open));
+    else root.removeAttribute("aria-expanded");
+    setStyle(root, "--depth", String(Math.min(depth, 12)));
+    setText(this.fold, foldable ? (open ? "▾" : "▸") : "");
+    const state = stateOf(row.state);
+    setText(this.state, state.symbol);
+    setAttribute(this.state, "title", state.title);
+    setText(this.label, row.label);
+    this.updateDetail(store, row, open);
+    setText(this.times, times(row, now));
+    this.updateBar(store, row, now, foldable && !open && row.kind === "batch");
+  }
+
+  private updateDetail(store: Store, row: Row, open: boolean): void {
+    const text = row.kind === "batch" ? batchDetail(store, row, open) : detailOf(row);
+    setText(this.detail, text);
+    setAttribute(this.detail, "title", text);
+    this.detail.classList.toggle("rlm-error", Boolean(row.error) && row.kind !== "batch");
+  }
+
+  private updateBar(store: Store, row: Row, now: number, overview: boolean): void {
+    this.bar.classList.toggle("rlm-folded", overview);
+    if (overview) {
+      drawOverview(this.overview, store, row, now);
+      setAttribute(this.bar, "title", "each column is a slot: its height is its own latency");
+      return;
+    }
+    const bar = barOf(store, row, now);
+    setStyle(this.wait, "left", percent(bar.begin));
+    setStyle(this.wait, "width", percent(bar.wait));
+    setStyle(this.run, "left", percent(bar.begin + bar.wait));
+    setStyle(this.run, "width", percent(bar.run));
+    setStyle(this.mark, "display", bar.mark === null ? "none" : "block");
+    if (bar.mark !== null) setStyle(this.mark, "left", percent(bar.mark));
+    setAttribute(this.bar, "title", times(row, now));
+  }
+}
+
+function percent(fraction: number): string {
+  return `${(fraction * 100).toFixed(2)}%`;
+}
+
+function detailOf(row: Row): string {
+  return row.error || row.detail || "";
+}
+
+function batchDetail(store: Store, row: Row, open: boolean): string {
+  const counts = slotCounts(store, row);
+  const done = row.ended == null ? `${count(counts.ended)} of ${plural(counts.total, "prompt")}` : plural(counts.total, "prompt");
+  const parts = [`${done}, ${row.limit ?? "?"} at once`];
+  if (row.approximate != null) parts.push(`approximate ${duration(row.approximate)} each`);
+  if (counts.failed > 0) {
+    parts.push(open ? `${counts.failed} failed` : `${counts.failed} failed: ${counts.firstError}`);
+  }
+  return parts.join(" · ");
+}

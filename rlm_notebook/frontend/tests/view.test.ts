@@ -1,0 +1,174 @@
+// @vitest-environment jsdom
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import type { Incoming, Outgoing, Row } from "../src/model/messages";
+import widget, { type Model } from "../src/widget";
+import { summary } from "./sample";
+
+class FakeModel implements Model {
+  sent: Outgoing[] = [];
+  private listeners = new Set<(message: Incoming) => void>();
+  on(_: "msg:custom", callback: (message: Incoming) => void): void { this.listeners.add(callback); }
+  off(_: "msg:custom", callback: (message: Incoming) => void): void { this.listeners.delete(callback); }
+  send(message: Outgoing): void { this.sent.push(message); }
+  get listening(): number { return this.listeners.size; }
+  receive(message: Incoming): void { for (const listener of this.listeners) listener(message); }
+}
+
+const row = (id: number, parent: number | null, kind: string, more: Partial<Row> = {}): Row =>
+  ({ id, parent, kind, state: "ok", label: `${kind} ${id}`, submitted: 0, started: 0, ended: 10, ...more });
+
+const snapshot = (seq: number, rows: Row[], more: object = {}): Incoming =>
+  ({ type: "snapshot", seq, part: 0, parts: 1, rows, summary: summary(), ended: false, ...more });
+
+let model: FakeModel;
+let el: HTMLElement;
+let cleanup: () => void;
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  vi.stubGlobal("ResizeObserver", class { observe(): void {} disconnect(): void {} });
+  vi.spyOn(HTMLCanvasElement.prototype, "getContext").mockReturnValue(null);
+  model = new FakeModel();
+  el = document.createElement("div");
+  document.body.append(el);
+  cleanup = widget.render({ model, el });
+});
+afterEach(() => {
+  cleanup();
+  el.remove();
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+  vi.restoreAllMocks();
+});
+
+const draw = (): void => void vi.advanceTimersByTime(150);
+const rowsShown = (): string[] => {
+  const shown = [...el.querySelectorAll<HTMLElement>(".rlm-row")];
+  const top = (node: HTMLElement): number => Number(/\d+/.exec(node.style.transform)?.[0]);
+  return shown.sort((a, b) => top(a) - top(b)).map((node) => node.querySelector(".rlm-label")?.textContent ?? "");
+};
+const click = (selector: string): void => el.querySelector<HTMLElement>(selector)?.click();
+const press = (key: string): void => {
+  el.querySelector(".rlm-tree")?.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  draw();
+};
+
+describe("the view", () => {
+  test("asks for a snapshot at once and shows its tree", () => {
+    expect(model.sent).toEqual([{ type: "snapshot" }]);
+    model.receive(snapshot(1, [row(1, null, "run"), row(2, 1, "turn"), row(3, 2, "code")]));
+    draw();
+    expect(rowsShown()).toEqual(["run 1", "turn 2", "code 3"]);
+  });
+
+  test("asks again when a message was lost, once a second at most", () => {
+    model.receive(snapshot(1, [row(1, null, "run")]));
+    const lost = (seq: number): Incoming =>
+      ({ type: "rows", seq, rows: [], summary: summary(), ended: false });
+    model.receive(lost(3));
+    model.receive(lost(5));
+    expect(model.sent.filter((m) => m.type === "snapshot")).toHaveLength(1);
+    vi.advanceTimersByTime(1100);
+    expect(model.sent.filter((m) => m.type === "snapshot")).toHaveLength(2);
+    model.receive(snapshot(6, [row(1, null, "run"), row(2, 1, "turn")]));
+    vi.advanceTimersByTime(5000);
+    expect(model.sent.filter((m) => m.type === "snapshot")).toHaveLength(2);
+  });
+
+  test("says that no kernel is connected instead of loading for ever", () => {
+    vi.advanceTimersByTime(3100);
+    expect(el.querySelector(".rlm-note")?.textContent).toContain("No kernel");
+    model.receive(snapshot(1, [row(1, null, "run")]));
+    expect(el.querySelector(".rlm-note")?.textContent).toBe("");
+  });
+
+  test("Stop is there while the run goes on, and says at once that it was heard", () => {
+    model.receive(snapshot(1, [row(1, null, "run", { state: "running", ended: null })]));
+    draw();
+    const stop = el.querySelector<HTMLButtonElement>(".rlm-stop");
+    expect(stop?.hidden).toBe(false);
+    stop?.click();
+    expect(model.sent.at(-1)).toEqual({ type: "stop" });
+    expect(stop?.textContent).toBe("stopping…");
+    expect(stop?.disabled).toBe(true);
+    model.receive(snapshot(2, [row(1, null, "run")], { ended: true }));
+    draw();
+    expect(stop?.hidden).toBe(true);
+  });
+
+  test("text of a model is shown as text, never as HTML", () => {
+    const evil = "<img src=x onerror=alert(1)>";
+    model.receive(snapshot(1, [row(1, null, "run", { label: evil, detail: evil, error: evil, model: evil })],
+      { summary: summary({ answer: evil, warnings: [evil] }), ended: true }));
+    draw();
+    click(".rlm-row");
+    draw();
+    model.receive({ type: "fields", id: 1, fields: [{ name: evil, text: evil, chars: evil.length, code: true }] });
+    draw();
+    expect(el.querySelector("img")).toBeNull();
+    expect(el.querySelector("pre")?.textContent).toBe(evil);
+  });
+
+  test("a click opens the texts of a row, and long ones are fetched part by part", () => {
+    model.receive(snapshot(1, [row(1, null, "run")]));
+    draw();
+    click(".rlm-row");
+    draw();
+    expect(model.sent.at(-1)).toEqual({ type: "fields", id: 1 });
+    model.receive({ type: "fields", id: 1, fields: [{ name: "prompt", text: "a😀", chars: 5, code: false }] });
+    click(".rlm-more");
+    expect(model.sent.at(-1)).toEqual({ type: "text", id: 1, name: "prompt", offset: 2 });
+    model.receive({ type: "text", id: 1, name: "prompt", offset: 2, text: "bcd", chars: 5 });
+    expect(el.querySelector("pre")?.textContent).toBe("a😀bcd");
+    expect(el.querySelector<HTMLElement>(".rlm-more")?.hidden).toBe(true);
+  });
+
+  test("rows fold by mouse and by keyboard", () => {
+    model.receive(snapshot(1, [row(1, null, "run"), row(2, 1, "turn"), row(3, 2, "code")]));
+    draw();
+    click('[data-id="2"] .rlm-fold');
+    draw();
+    expect(rowsShown()).toEqual(["run 1", "turn 2"]);
+    press("ArrowDown");
+    press("ArrowDown");
+    expect(el.querySelector('[aria-selected="true"]')?.getAttribute("data-id")).toBe("2");
+    press("ArrowRight");
+    expect(rowsShown()).toEqual(["run 1", "turn 2", "code 3"]);
+    press("ArrowRight");
+    press("ArrowLeft");
+    press("ArrowLeft");
+    press("ArrowLeft");
+    press("ArrowLeft");
+    expect(rowsShown()).toEqual(["run 1"]);
+  });
+
+  test("only the rows in sight are in the document", () => {
+    const slots = Array.from({ length: 10_000 }, (_, i) => row(3 + i, 2, "slot", { index: i }));
+    model.receive(snapshot(1, [row(1, null, "run"), row(2, 1, "batch", { size: 10_000 }), ...slots]));
+    draw();
+    click('[data-id="2"] .rlm-fold');
+    draw();
+    expect(el.querySelectorAll(".rlm-row").length).toBeLessThan(60);
+    expect(el.querySelector<HTMLElement>(".rlm-rows")?.style.height).toBe(`${10_002 * 24}px`);
+  });
+
+  test("folds and selection survive when the same run is shown anew", () => {
+    const tree = [row(1, null, "run"), row(2, 1, "turn"), row(3, 2, "code")];
+    model.receive(snapshot(1, tree));
+    draw();
+    click('[data-id="2"] .rlm-fold');
+    cleanup();
+    cleanup = widget.render({ model, el });
+    model.receive(snapshot(2, tree));
+    draw();
+    expect(rowsShown()).toEqual(["run 1", "turn 2"]);
+  });
+
+  test("nothing is left behind when the view is removed", () => {
+    cleanup();
+    expect(model.listening).toBe(0);
+    const sent = model.sent.length;
+    vi.advanceTimersByTime(10_000);
+    expect(model.sent).toHaveLength(sent);
+  });
+});

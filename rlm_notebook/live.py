@@ -1,0 +1,255 @@
+"""One run from its start to its result: it is recorded, shown, and can be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from rlm_notebook.context import check_context
+from rlm_notebook.errors import LMError, RLMError, RunError, TraceError, UsageError
+from rlm_notebook.handler import handler
+from rlm_notebook.lm.protocol import LM
+from rlm_notebook.result import Outcome, Result
+from rlm_notebook.settings import Settings
+from rlm_notebook.subcalls import Caller, SubcallGate
+from rlm_notebook.trace.jsonl import SUFFIX, JsonlWriter
+from rlm_notebook.trace.recorder import Recorder, Sink
+from rlm_notebook.trace.trace import Trace
+from rlm_notebook.turns import Ending, Run, Shared, end_run, start_run
+
+TICK_SECONDS = 0.05
+"""How often the loop of a run wakes at the least, so that an interrupt is noticed."""
+FLUSH_SECONDS = 1 / 15
+"""How often a view may send."""
+
+
+class View(Sink, Protocol):
+    """A sink that shows the run while it goes on."""
+
+    def flush(self) -> None:
+        """Send what has changed. Called up to 15 times a second, from the handler thread."""
+
+
+class LiveRun:
+    """One run.
+
+    Parameters
+    ----------
+    lookup
+        LM by ``provider/model``; None is the default sub-model.
+    trace
+        File to write; default: a new one in ``settings.trace_dir``. An existing file is never
+        overwritten: the name gets a number.
+
+    Raises
+    ------
+    UsageError, ContextError
+        The question is empty, or the context is of a kind that cannot be used.
+    """
+
+    def __init__(
+        self,
+        lm: LM,
+        context: Any,
+        question: str,
+        *,
+        settings: Settings,
+        lookup: Callable[[str | None], LM],
+        trace: str | Path | None = None,
+    ) -> None:
+        self.question = question.strip()
+        if not self.question:
+            raise UsageError("there is no question: write one")
+        check_context(context)
+        self._lm = lm
+        self._context = context
+        self._settings = settings
+        self._lookup = lookup
+        self._handler = handler()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Result] | None = None
+        self._stopped_by: str | None = None
+        self.result: Result | None = None
+        """Set when the run has ended, however it ended."""
+        self._recorder = Recorder(
+            engine=f"rlm_notebook {_version('rlm-notebook')}",
+            settings=msgspec.to_builtins(settings),
+            packages=_packages(),
+        )
+        self._write_to(_trace_path(trace, settings.trace_dir))
+        self._view: View | None = None
+
+    @property
+    def trace(self) -> Trace:
+        """The trace, as far as it has come."""
+        return self._recorder.trace
+
+    @property
+    def warnings(self) -> list[str]:
+        """What went wrong beside the run so far."""
+        return self._recorder.warnings
+
+    def now(self) -> int:
+        """ns since the run began."""
+        return self._recorder.now()
+
+    def show_in(self, view: View) -> None:
+        """Keep ``view`` up to date while the run goes on. Call before :meth:`go`."""
+        self._view = view
+        self._recorder.add_sink(view)
+
+    def stop(self, by: str = "user") -> None:
+        """End the run, from any thread; its result then has ``outcome="stopped"``."""
+        if self._stopped_by is None:
+            self._stopped_by = by
+            if self._loop is not None and self._task is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: the run has ended
+                    self._loop.call_soon_threadsafe(self._task.cancel)
+
+    async def go(self) -> Result:
+        """Run to the end, on the running loop. Call once.
+
+        Raises
+        ------
+        RunError
+            The run failed; its ``result`` holds what there is.
+        asyncio.CancelledError
+            It was cancelled from outside, for instance by an interrupt. It has cleaned up, and
+            ``self.result`` is set.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.create_task(self._run())
+        ticker = asyncio.create_task(_tick())
+        pump = self._handler.submit(self._pump()) if self._view is not None else None
+        try:
+            self.result = await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            self.stop("interrupt")
+            while not self._task.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([self._task])
+            self.result = self._task.result()
+            raise
+        finally:
+            ticker.cancel()
+            if pump is not None:
+                pump.cancel()
+            self._recorder.close()
+        if self.result.outcome == "error":
+            raise RunError(self.result.error or "the run failed", self.result)
+        return self.result
+
+    async def _run(self) -> Result:
+        """The run itself. Returns a result whatever happens, a cancellation included."""
+        recorder = self._recorder
+        shared = Shared(
+            self._settings,
+            recorder,
+            self._handler,
+            Caller(recorder, self._settings.call_timeout),
+            SubcallGate(self._settings.max_concurrent_subcalls),
+            self._lookup,
+        )
+        span = start_run(shared, self._lm, self._context, self.question)
+        run = Run(shared, self._lm, context=self._context, question=self.question, span=span)
+        state, failure = "ok", None
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                if self._stopped_by is not None:
+                    raise asyncio.CancelledError  # stopped before it began
+                ending = await run.go()
+        except asyncio.CancelledError:
+            self._stopped_by = self._stopped_by or "interrupt"
+            state, ending = "cancelled", replace(run.ending, outcome="stopped")
+        except TimeoutError:
+            self._stopped_by = "timeout"
+            state, ending = "cancelled", replace(run.ending, outcome="stopped")
+        except RLMError as error:
+            failure = error if isinstance(error, LMError) else LMError(str(error), type="repl")
+            state, ending = "error", replace(run.ending, outcome="error")
+        except Exception as error:  # a fault of ours: the trace is kept, the error is shown
+            failure = LMError(f"internal error: {error!r}", type=type(error).__name__)
+            end_run(recorder, span, replace(run.ending, outcome="error"), "error", failure)
+            raise
+        usage = msgspec.to_builtins(recorder.trace.usage)
+        stopped = {"stopped_by": self._stopped_by} if ending.outcome == "stopped" else {}
+        end_run(recorder, span, ending, state, failure, usage=usage, **stopped)
+        return self._result(ending, failure)
+
+    def _result(self, ending: Ending, failure: LMError | None) -> Result:
+        return Result(
+            answer=ending.answer,
+            outcome=cast(Outcome, ending.outcome),
+            trace=self.trace,
+            partial=ending.partial if ending.answer is None else None,
+            stopped_by=self._stopped_by if ending.outcome == "stopped" else None,
+            error=str(failure) if failure is not None else None,
+            warnings=self._recorder.warnings,
+        )
+
+    async def _pump(self) -> None:
+        """Let the view send, on the handler thread: also while the kernel's thread is busy."""
+        assert self._view is not None
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            try:
+                self._view.flush()
+            except Exception as error:
+                self._recorder.drop_sink(self._view, error)
+                return
+
+    def _write_to(self, path: Path) -> None:
+        recorder = self._recorder
+        for candidate in _numbered(path):
+            if candidate.exists():
+                continue
+            try:
+                writer = JsonlWriter(candidate, recorder.trace.header, on_error=recorder.warn)
+            except TraceError as error:
+                recorder.warn(f"{error}; the run goes on without a file")
+                return
+            recorder.trace.path = candidate
+            recorder.add_sink(writer)
+            return
+
+
+async def _tick() -> None:
+    while True:
+        await asyncio.sleep(TICK_SECONDS)
+
+
+def _trace_path(given: str | Path | None, folder: str) -> Path:
+    if given is not None:
+        return Path(given).expanduser()
+    name = datetime.now().strftime("%Y-%m-%d-%H%M%S")
+    return Path(folder).expanduser() / f"{name}{SUFFIX}"
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    """The path, then the same with -2, -3... before its endings."""
+    stem, dot, endings = path.name.partition(".")
+    yield path
+    for number in itertools.count(2):
+        yield path.with_name(f"{stem}-{number}{dot}{endings}")
+
+
+def _packages() -> dict[str, str]:
+    names = ("rlm-notebook", "ipykernel", "ipython", "ipywidgets", "anywidget", "httpx", "aiohttp")
+    return {"python": platform.python_version(), **{name: _version(name) for name in names}}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"

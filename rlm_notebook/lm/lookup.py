@@ -1,0 +1,123 @@
+"""From ``provider/model`` to a language model."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from rlm_notebook.errors import ModelError, RLMError, UsageError
+from rlm_notebook.lm.protocol import LM
+
+GROUP = "rlm_notebook.providers"
+"""Entry points of this group add providers. Each is a callable ``factory(model, *, base_url,
+timeout)`` that returns an :class:`~rlm_notebook.lm.protocol.LM`; None means: your default."""
+BUILTIN_MODELS = ("extractive",)
+
+
+def get_lm(
+    name: str,
+    *,
+    base_url: str | None = None,
+    simulate: str | None = None,
+    timeout: float | None = None,
+) -> LM:
+    """The language model of that name.
+
+    Parameters
+    ----------
+    name
+        ``provider/model``, for instance ``openai/gpt-5`` or ``builtin/extractive``.
+    base_url
+        Address of the server, for providers that have one.
+    simulate
+        Latency and failures of the builtin model, for instance ``"latency=constant(0.5)"``.
+    timeout
+        Seconds for one call; None: the provider's default.
+
+    Raises
+    ------
+    ModelError
+        No such provider, or the provider lacks a setting (such as its key).
+    UsageError
+        ``simulate`` with a real model, or a ``simulate`` that cannot be read.
+    """
+    provider, slash, model = (part.strip() for part in name.strip().partition("/"))
+    if not slash or not provider or not model:
+        raise ModelError(_no_slash(name.strip()))
+    if simulate is not None and provider != "builtin":
+        raise UsageError(
+            f"simulate works with builtin/extractive, not with {name}: leave out one of the two"
+        )
+    if provider == "builtin":
+        return _builtin(model, simulate)
+    if provider == "openai":
+        return _openai(model, base_url=base_url, timeout=timeout)
+    for entry in entry_points(group=GROUP):
+        if entry.name == provider:
+            return _third_party(entry, model, base_url=base_url, timeout=timeout)
+    raise ModelError(_unknown(provider, name.strip()))
+
+
+def providers() -> list[str]:
+    """The names that may stand before the slash."""
+    return sorted({"builtin", "openai", *(entry.name for entry in entry_points(group=GROUP))})
+
+
+def _builtin(model: str, simulate: str | None) -> LM:
+    if model not in BUILTIN_MODELS:
+        raise ModelError(f"no model builtin/{model}; there is: builtin/extractive")
+    from rlm_notebook.lm.extractive import ExtractiveLM
+
+    lm = ExtractiveLM()
+    if simulate is None:
+        return lm
+    from rlm_notebook.lm.simulate import SimulatedLM, Simulation
+
+    return SimulatedLM(lm, Simulation.parse(simulate))
+
+
+def _openai(model: str, *, base_url: str | None, timeout: float | None) -> LM:
+    from rlm_notebook.lm.openai import TIMEOUT, OpenAILM
+
+    return OpenAILM(model, base_url=base_url, timeout=TIMEOUT if timeout is None else timeout)
+
+
+def _third_party(entry: EntryPoint, model: str, **settings: Any) -> LM:
+    name = f"{entry.name}/{model}"
+    try:
+        factory: Callable[..., Any] = entry.load()
+        lm = factory(model, **settings)
+    except RLMError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ModelError(f"the provider of {name} ({entry.value}) failed: {reason}") from error
+    if not isinstance(lm, LM):
+        raise ModelError(
+            f"the provider of {name} ({entry.value}) returned a {type(lm).__name__}, which lacks "
+            "name, complete or close: see rlm_notebook.lm.protocol.LM"
+        )
+    return lm
+
+
+def _no_slash(name: str) -> str:
+    bare = name.strip("/")
+    if not bare:
+        return "the model name is empty: write provider/model, for instance builtin/extractive"
+    if bare in BUILTIN_MODELS or bare == "builtin":
+        return f"{name!r} names no provider: write builtin/extractive"
+    if bare in providers():
+        return f"{name!r} names no model: write {bare}/MODEL"
+    return f"{name!r} names no provider: write openai/{bare}"
+
+
+def _unknown(provider: str, name: str) -> str:
+    known = providers()
+    close = difflib.get_close_matches(provider.lower(), known, n=1)
+    if close:
+        mend = f"did you mean {close[0]}/{name.partition('/')[2].strip()}?"
+    else:
+        mend = f"a model on an OpenAI-compatible server is openai/{name} with its base_url"
+    return f"no provider {provider!r}; known: {', '.join(known)}. {mend[0].upper()}{mend[1:]}"

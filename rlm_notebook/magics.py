@@ -1,0 +1,272 @@
+"""``%%rlm`` and the line magics: parse, call, display. No engine logic here."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Callable
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from traitlets import Any as AnyTrait
+from traitlets.config import Configurable
+
+from rlm_notebook import settings
+from rlm_notebook.cells import REGISTERED, run_here, sigint_cancels, transform_cell
+from rlm_notebook.context import read_files
+from rlm_notebook.errors import ContextError, UsageError
+from rlm_notebook.lm.protocol import LM
+from rlm_notebook.options import OptionParser, given_settings, setting_options, split_line
+
+if TYPE_CHECKING:
+    from rlm_notebook.background import BackgroundRun
+    from rlm_notebook.display import CellView, CellViews
+    from rlm_notebook.live import LiveRun
+    from rlm_notebook.result import Result
+
+
+class RLMInterrupt(KeyboardInterrupt):
+    """The run was interrupted. It has cleaned up; its trace is kept."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\x1b[31mKeyboardInterrupt\x1b[39m: {self}"]
+
+
+RLMSettings = type(
+    "RLMSettings",
+    (Configurable,),
+    {
+        "__doc__": "Defaults of %%rlm, for IPython config files: ``c.RLMSettings.model = ...``.",
+        "__module__": __name__,
+        **{
+            field.name: AnyTrait(field.default, help=field.help).tag(config=True)
+            for field in settings.fields()
+        },
+    },
+)
+
+
+def _cell_parser() -> OptionParser:
+    parser = OptionParser(
+        prog="%%rlm",
+        add_help=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=(
+            "Ask a question about a long context. The cell's text is the question.\n\n"
+            "    %%rlm --context corpus --out result\n"
+            "    Which module defines ChainMap?\n\n"
+            "The answer is the cell's value (also in _), the live call tree stands above it."
+        ),
+    )
+    group = parser.add_argument_group("this run")
+    group.add_argument(
+        "--context",
+        metavar="EXPR",
+        help="what to ask about: a Python expression (str, list of str, dict, chat messages), "
+        "or a file, or a glob such as 'docs/**/*.md'",
+    )
+    group.add_argument("--out", metavar="NAME", help="variable that gets the result")
+    group.add_argument("--trace", metavar="PATH", help="file to write the trace to")
+    group.add_argument(
+        "--background",
+        action="store_true",
+        help="return at once; the run goes on, %%rlm_stop ends it",
+    )
+    setting_options(parser)
+    return parser
+
+
+def _config_parser() -> OptionParser:
+    parser = OptionParser(prog="%rlm_config", add_help=False)
+    parser.add_argument("--reset", action="store_true", help="forget what %%rlm_config has set")
+    setting_options(parser)
+    return parser
+
+
+@magics_class
+class RLMMagics(Magics):
+    """The magics of this package."""
+
+    shell: InteractiveShell
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self._configured = RLMSettings(parent=shell)
+        self._set: dict[str, Any] = {}
+        self._background: dict[int, BackgroundRun] = {}
+        self._views: CellViews | None = None
+        self._hinted = False
+
+    @cell_magic
+    def rlm(self, line: str, cell: str) -> Any:
+        """Filled with the parser's help below."""
+        # Only a call from synchronous code comes here: a cell awaits run_cell (see transform_cell).
+        return run_here(self.run_cell(line, cell))
+
+    async def run_cell(self, line: str, cell: str) -> Any:
+        """Run a ``%%rlm`` cell on the running loop.
+
+        Raises
+        ------
+        RLMError
+            One line that says what to do.
+        RLMInterrupt
+            The kernel was interrupted.
+        """
+        given = _cell_parser().parse_args(split_line(line))
+        if not cell.strip():
+            raise UsageError("%%rlm: the cell has no question: write one below the first line")
+        if given.out is not None and not given.out.isidentifier():
+            raise UsageError(f"--out {given.out}: not a name of a variable")
+        if given.context is None:
+            raise UsageError(
+                "%%rlm: give the context with --context: a variable, an expression, a file or a glob"
+            )
+        from rlm_notebook.rlm import RLM
+
+        rlm = RLM(**self._with_models({**self._defaults(), **given_settings(given)}))
+        context = find_context(given.context, self.shell.user_ns)
+        live = rlm.prepare(context, cell, trace=given.trace)
+        self._hint_old_kernel(given.background)
+        shown = self._cell_views().show(live)
+        keep = self._keeper(given.out)
+        if given.background:
+            from rlm_notebook.background import BackgroundRun
+
+            run = BackgroundRun(live, shown, keep, len(self._background) + 1)
+            self._background[run.number] = run
+            return run
+        return await self._foreground(live, shown, keep)
+
+    async def _foreground(
+        self, live: LiveRun, shown: CellView, keep: Callable[[Result | None], None]
+    ) -> Result:
+        try:
+            with sigint_cancels(self._cell_views().in_kernel):
+                return await live.go()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            where = live.trace.path or "in memory"
+            raise RLMInterrupt(f"the run was stopped; its trace is kept ({where})") from None
+        finally:
+            keep(live.result)
+            shown.end()
+            for warning in live.warnings:
+                print(f"rlm_notebook: {warning}")
+
+    @line_magic
+    def rlm_config(self, line: str) -> None:
+        """Show the settings, or set them for this session: ``%rlm_config --model openai/gpt-5``."""
+        given = _config_parser().parse_args(split_line(line))
+        if given.reset:
+            self._set.clear()
+        self._set.update(given_settings(given))
+        values = settings.make_settings(**self._defaults())
+        for field in settings.fields():
+            value = getattr(values, field.name)
+            print(f"{field.option:<28}{'none' if value is None else value!s:<24}{field.help}")
+
+    @line_magic
+    def rlm_stop(self, line: str) -> None:
+        """Stop background runs: ``%rlm_stop`` all, ``%rlm_stop 2`` the one with that number."""
+        running = {n: run for n, run in self._background.items() if run.running}
+        wanted = line.split()
+        unknown = [word for word in wanted if not word.isdigit() or int(word) not in running]
+        if unknown:
+            numbers = ", ".join(map(str, running)) or "none"
+            raise UsageError(f"%rlm_stop: no run {unknown[0]} is going on; running: {numbers}")
+        if not running:
+            print("no background run is going on")
+        for number in [int(word) for word in wanted] or list(running):
+            running[number].stop()
+            print(f"stopped run {number}")
+
+    def _defaults(self) -> dict[str, Any]:
+        """Config file, then environment, then ``%rlm_config``: the later one wins."""
+        configured = {
+            name: getattr(self._configured, name)
+            for name in self._configured.trait_values()
+            if name in self._configured.config.get("RLMSettings", {})
+        }
+        return {**configured, **settings.from_environment(), **self._set}
+
+    def _with_models(self, chosen: dict[str, Any]) -> dict[str, Any]:
+        """Models that are named by a variable of the user, replaced by the variable's value."""
+        for name in ("model", "sub_model"):
+            value = self.shell.user_ns.get(chosen.get(name))
+            if isinstance(value, LM):
+                chosen[name] = value
+        return chosen
+
+    def _cell_views(self) -> CellViews:
+        if self._views is None:
+            from rlm_notebook.display import CellViews
+
+            self._views = CellViews(self.shell)
+        return self._views
+
+    def _keeper(self, name: str | None) -> Callable[[Result | None], None]:
+        """What puts the result into the variable named by ``--out``."""
+
+        def keep(result: Result | None) -> None:
+            if name is not None:
+                self.shell.user_ns[name] = result
+
+        return keep
+
+    def _hint_old_kernel(self, background: bool) -> None:
+        if background or self._hinted or not self._cell_views().in_kernel:
+            return
+        version = metadata.version("ipykernel")
+        if tuple(map(int, version.split(".")[:2])) < (7, 4):
+            self._hinted = True
+            print(
+                f"ipykernel {version} delivers clicks only after the cell has ended: "
+                "upgrade to 7.4, or use --background"
+            )
+
+
+RLMMagics.rlm.__doc__ = _cell_parser().format_help()
+
+
+def find_context(expression: str, namespace: dict[str, Any]) -> Any:
+    """The value of an expression of the user's namespace, or the text of a file or a glob.
+
+    Raises
+    ------
+    ContextError
+        It is neither.
+    """
+    try:
+        value = eval(compile(expression, "--context", "eval"), namespace)
+    except (SyntaxError, NameError, ValueError):
+        return read_files(expression)
+    except Exception as error:
+        try:
+            return read_files(expression)
+        except ContextError:
+            raise ContextError(f"--context {expression}: {type(error).__name__}: {error}") from None
+    return read_files(os.fspath(value)) if isinstance(value, os.PathLike) else value
+
+
+def load(shell: InteractiveShell) -> None:
+    """Register the magics; a second time changes nothing."""
+    if REGISTERED not in shell.magics_manager.registry:
+        shell.register_magics(RLMMagics)
+    if transform_cell not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(transform_cell)
+
+
+def unload(shell: InteractiveShell) -> None:
+    """Take the magics back."""
+    if transform_cell in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.remove(transform_cell)
+    shell.magics_manager.registry.pop(REGISTERED, None)
+    for kind, names in (("cell", ("rlm",)), ("line", ("rlm_config", "rlm_stop"))):
+        for name in names:
+            shell.magics_manager.magics[kind].pop(name, None)

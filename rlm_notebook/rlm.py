@@ -1,0 +1,149 @@
+"""RLM: answer a question about a long context, from a notebook, a script or a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import warnings
+from pathlib import Path
+from typing import Any
+
+from rlm_notebook.errors import UsageError
+from rlm_notebook.handler import handler
+from rlm_notebook.live import LiveRun
+from rlm_notebook.lm.protocol import LM
+from rlm_notebook.result import Result
+from rlm_notebook.settings import Settings, make_settings
+
+_BUILTIN = "builtin/"
+
+
+class RLM:
+    """A root model with a REPL, that answers questions about contexts.
+
+    Parameters
+    ----------
+    model
+        ``provider/model``, or any object with the :class:`~rlm_notebook.lm.protocol.LM` protocol.
+        The default, ``builtin/extractive``, needs no key and no network.
+    sub_model
+        The same for sub-calls; default: the root model.
+    **settings
+        See :class:`rlm_notebook.settings.Settings`: ``max_depth``, ``max_iterations``,
+        ``batch_max_concurrent``, ``max_concurrent_subcalls``, ``timeout`` (seconds)...
+
+    Raises
+    ------
+    UsageError
+        A setting is not right.
+    ModelError
+        No such provider or model, or its key is missing.
+
+    Examples
+    --------
+    >>> RLM().completion(text, "Which module defines ChainMap?").answer
+    >>> await RLM("openai/gpt-5", max_depth=3).acompletion(text, question)
+    """
+
+    def __init__(
+        self, model: str | LM | None = None, *, sub_model: str | LM | None = None, **settings: Any
+    ) -> None:
+        for name, given in (("model", model), ("sub_model", sub_model)):
+            if given is not None:
+                settings[name] = given if isinstance(given, str) else given.name
+        self.settings: Settings = make_settings(**settings)
+        self._given = {
+            given.name: given
+            for given in (model, sub_model)
+            if given is not None and not isinstance(given, str)
+        }
+        for lm in self._given.values():
+            handler().on_close(lm, lm.close)
+        self._lms: dict[str, LM] = {}
+        lms = (self._lookup(self.settings.model), self._lookup(None))
+        if self.settings.simulate and not any(lm.name.startswith(_BUILTIN) for lm in lms):
+            raise UsageError(
+                f"simulate works with {_BUILTIN} models only, not with {lms[0].name}: leave it out"
+            )
+
+    def completion(self, context: Any, question: str, *, trace: str | Path | None = None) -> Result:
+        """Answer ``question`` about ``context``; blocks until there is an answer.
+
+        Works in scripts, in threads, and where an event loop is running already (there the run
+        goes on the handler thread). The parameters are those of :meth:`acompletion`.
+        """
+        work = self.acompletion(context, question, trace=trace)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(work)
+        if handler().here:
+            work.close()
+            raise UsageError("completion() would block the handler thread: await acompletion()")
+        future = handler().submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            concurrent.futures.wait([future], timeout=5)
+            raise
+
+    async def acompletion(
+        self, context: Any, question: str, *, trace: str | Path | None = None
+    ) -> Result:
+        """Answer ``question`` about ``context`` on the running loop.
+
+        Parameters
+        ----------
+        context
+            A str, a list (of str, of chat messages), or a dict of plain data.
+        question
+            What to find out.
+        trace
+            Where to write the trace; default: a new file in ``settings.trace_dir``.
+
+        Returns
+        -------
+        Result
+            Also when there is no answer: see ``result.outcome``.
+
+        Raises
+        ------
+        UsageError, ContextError
+            The question is empty, or the context is of a kind that cannot be used.
+        RunError
+            The run failed, for instance because the root model cannot be reached; its
+            ``result`` holds the trace.
+        """
+        result = await self.prepare(context, question, trace=trace).go()
+        for warning in result.warnings:
+            warnings.warn(warning, RuntimeWarning, stacklevel=2)
+        return result
+
+    def prepare(self, context: Any, question: str, *, trace: str | Path | None = None) -> LiveRun:
+        """A run that can be watched and stopped: ``await run.go()`` starts it."""
+        return LiveRun(
+            self._lookup(self.settings.model),
+            context,
+            question,
+            settings=self.settings,
+            lookup=self._lookup,
+            trace=trace,
+        )
+
+    def _lookup(self, name: str | None) -> LM:
+        name = name or self.settings.sub_model or self.settings.model
+        if name in self._given:
+            return self._given[name]
+        if name not in self._lms:
+            from rlm_notebook.lm.lookup import get_lm
+
+            simulate = self.settings.simulate if name.startswith(_BUILTIN) else None
+            self._lms[name] = lm = get_lm(
+                name,
+                base_url=self.settings.base_url,
+                simulate=simulate,
+                timeout=self.settings.call_timeout,
+            )
+            handler().on_close(lm, lm.close)
+        return self._lms[name]

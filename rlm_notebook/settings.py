@@ -1,0 +1,148 @@
+"""What a user can set. One table: the magic's options, ``%rlm_config``, ``c.RLMSettings`` in an
+IPython config file, the environment variables and the arguments of ``RLM`` are all read from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from rlm_notebook.errors import UsageError
+
+ENV_PREFIX = "RLM_"
+"""``RLM_MODEL``, ``RLM_MAX_DEPTH``..., one for each setting."""
+
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one run. They go into the trace, so none of them is ever a secret."""
+
+    model: Annotated[
+        str,
+        msgspec.Meta(
+            description="root model as provider/model, for instance openai/gpt-5, or a variable "
+            "that holds a model object; the default needs no key and no network"
+        ),
+    ] = "builtin/extractive"
+    sub_model: Annotated[
+        str | None,
+        msgspec.Meta(description="model of llm_query and of child RLMs; default: the root model"),
+    ] = None
+    base_url: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="address of an OpenAI-compatible server, for instance "
+            "http://localhost:11434/v1; default: OPENAI_BASE_URL, or OpenAI"
+        ),
+    ] = None
+    max_depth: Annotated[
+        int,
+        msgspec.Meta(
+            ge=1,
+            description="levels of RLMs: 1 is the root alone, 2 adds child RLMs, 3 their children; "
+            "at the limit rlm_query is llm_query",
+        ),
+    ] = 2
+    max_iterations: Annotated[int, msgspec.Meta(ge=1, description="turns of a run")] = 20
+    batch_max_concurrent: Annotated[
+        int, msgspec.Meta(ge=1, description="plain LM calls of one batch in flight at once")
+    ] = 16
+    max_concurrent_subcalls: Annotated[
+        int, msgspec.Meta(ge=1, description="child RLMs at work at once, in the whole tree")
+    ] = 4
+    timeout: Annotated[
+        Positive | None, msgspec.Meta(description="seconds for the whole run; default: none")
+    ] = None
+    call_timeout: Annotated[Positive, msgspec.Meta(description="seconds for one LM call")] = 300.0
+    failure_rule: Annotated[
+        Literal["gather", "taskgroup"],
+        msgspec.Meta(
+            description="gather: a failed slot never aborts its batch; "
+            "taskgroup: the first failure cancels the rest"
+        ),
+    ] = "gather"
+    output_limit: Annotated[
+        int, msgspec.Meta(ge=200, description="characters of REPL output shown to the root model")
+    ] = 20_000
+    simulate: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="latency and failures of the builtin model, for instance "
+            "'latency=lognormal(0.8,0.6) errors=0.05 seed=7'; "
+            "also constant(0.5) and bimodal(0.2,5,0.1); seconds"
+        ),
+    ] = None
+    trace_dir: Annotated[
+        str, msgspec.Meta(description="folder for traces that have no path of their own")
+    ] = "rlm-traces"
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One setting, as the magic and the config read it."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+
+    @property
+    def option(self) -> str:
+        """``--max-depth``."""
+        return "--" + self.name.replace("_", "-")
+
+
+def fields() -> list[Field]:
+    """All settings, in order."""
+    return [
+        Field(field.name, field.type, field.default, field.type.__metadata__[-1].description)
+        for field in msgspec.structs.fields(Settings)
+    ]
+
+
+def convert(name: str, value: Any) -> Any:
+    """A value for the setting ``name``, checked; texts are read as what the setting holds.
+
+    Raises
+    ------
+    UsageError
+        No such setting, or no such value.
+    """
+    by_name = {field.name: field for field in fields()}
+    if name not in by_name:
+        raise UsageError(f"no setting {name!r}; there are: {', '.join(by_name)}")
+    field = by_name[name]
+    if isinstance(value, str) and value.lower() in ("none", "") and field.default is None:
+        return None
+    try:
+        return msgspec.convert(value, field.type, strict=False)
+    except msgspec.ValidationError as error:
+        reason = str(error).replace("Expected ", "expected ").removesuffix(" - at `$`")
+        raise UsageError(f"{field.option} {value!r}: {reason} ({field.help})") from None
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The settings that environment variables give."""
+    environ = os.environ if environ is None else environ
+    found = {}
+    for field in fields():
+        value = environ.get(ENV_PREFIX + field.name.upper())
+        if value is not None:
+            found[field.name] = convert(field.name, value)
+    return found
+
+
+def make_settings(**values: Any) -> Settings:
+    """Settings from the environment, overridden by ``values``; all checked.
+
+    Raises
+    ------
+    UsageError
+        A name or a value is not right.
+    """
+    checked = {name: convert(name, value) for name, value in values.items()}
+    return Settings(**{**from_environment(), **checked})

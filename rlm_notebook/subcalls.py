@@ -1,0 +1,315 @@
+"""Sub-calls: what REPL code asks for becomes batches and slots, plain LM calls and child runs.
+
+A slot is a record before it is a string: its failure is recorded, then returned in its place.
+Everything here runs on the handler's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlm_notebook.errors import LMError, RLMError
+from rlm_notebook.lm.protocol import LM, Message, Purpose, Request, Response
+from rlm_notebook.repl.protocol import Call, SubcallError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from rlm_notebook.settings import Settings
+    from rlm_notebook.trace.recorder import Recorder
+
+RunChild = Callable[[str, str | None, int, "int | None"], Awaitable[str]]
+"""(prompt, model, parent span, slot if it is one of a batch) -> answer; raises LMError."""
+
+
+class SubcallGate:
+    """How many child RLMs are at work at once, in the whole tree of runs.
+
+    A child that waits for its own children lends its place to them, so that nested children
+    never wait for each other and never more than ``limit`` are at work.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._free = asyncio.Semaphore(limit)
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[Place]:
+        """Wait for a place and hold it."""
+        await self._free.acquire()
+        place = Place(self._free)
+        try:
+            yield place
+        finally:
+            place.leave()
+
+
+class Place:
+    """The place of one child at work."""
+
+    def __init__(self, free: asyncio.Semaphore) -> None:
+        self._free = free
+        self._held = True
+        self._lent = 0
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[None]:
+        """Give the place to others while the block of this statement runs."""
+        self._lent += 1
+        self.leave()
+        try:
+            yield
+        except BaseException:
+            self._lent -= 1
+            raise
+        self._lent -= 1
+        if not self._lent:
+            await self._free.acquire()
+            self._held = True
+            if self._lent:  # another thread of the same child began to wait meanwhile
+                self.leave()
+
+    def leave(self) -> None:
+        """Give the place up for good."""
+        if self._held:
+            self._held = False
+            self._free.release()
+
+
+class Caller:
+    """Makes one recorded LM call; shared by the turns, the single sub-calls and the slots."""
+
+    def __init__(self, recorder: Recorder, timeout: float) -> None:
+        self._recorder = recorder
+        self._timeout = timeout
+        self._seen: dict[tuple[str, ...], int] = {}
+
+    def request(self, purpose: Purpose, *messages: Message) -> Request:
+        """A request that knows how many equal ones came before it. Call in order of submission."""
+        key = tuple(message.content for message in messages)
+        occurrence = self._seen.get(key, 0)
+        self._seen[key] = occurrence + 1
+        return Request(messages, purpose, occurrence)
+
+    async def call(self, span: int, lm: LM, request: Request) -> Response:
+        """Send it now and record how it ends.
+
+        Raises
+        ------
+        LMError
+            It failed; the span is ended already.
+        """
+        self._recorder.running(span)
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await lm.complete(request)
+            if not isinstance(response, Response):
+                raise LMError(f"{lm.name} returned {type(response).__name__}", type="protocol")
+        except asyncio.CancelledError:
+            self._recorder.end(span, "cancelled")
+            raise
+        except Exception as error:
+            failure = _failure(error, lm, self._timeout)
+            self._recorder.end(span, "error", error=error_attrs(failure))
+            raise failure from None
+        state = "null" if response.text is None else "ok" if response.text.strip() else "empty"
+        attrs: dict[str, Any] = {
+            "response": response.text,
+            "usage": msgspec.to_builtins(response.usage),
+        }
+        if response.finish_reason is not None:
+            attrs["finish_reason"] = response.finish_reason
+        self._recorder.end(span, state, **attrs)
+        return response
+
+
+class Subcalls:
+    """Answers the sub-calls of one run's REPL."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        settings: Settings,
+        caller: Caller,
+        lookup: Callable[[str | None], LM],
+        run_child: RunChild | None,
+        place: Place | None,
+    ) -> None:
+        self._recorder = recorder
+        self._settings = settings
+        self._caller = caller
+        self._lookup = lookup
+        self._run_child = run_child
+        self._place = place
+        self.parent = 0
+        """The ``code`` span that runs now."""
+
+    async def answer(self, call: Call) -> list[str]:
+        """One text a prompt, in the order of the prompts. Failed ones start with ``Error:``.
+
+        Raises
+        ------
+        SubcallError
+            With ``failure_rule="taskgroup"``: a slot failed and the rest was cancelled.
+        """
+        child = call.function.startswith("rlm_") and self._run_child is not None
+        if child and self._place is not None:
+            async with self._place.lent():
+                return await self._answer(call, child)
+        return await self._answer(call, child)
+
+    async def _answer(self, call: Call, child: bool) -> list[str]:
+        if call.function.endswith("_batched"):
+            return await self._batch(call, child)
+        prompt, parent = call.prompts[0], self.parent
+        if child and not call.invalid:
+            assert self._run_child is not None
+            try:
+                return [await self._run_child(prompt, call.model, parent, None)]
+            except RLMError as error:
+                return [f"Error: {error}"]
+        lm = self._find(call.model)
+        span = self._recorder.start(
+            "lm_call",
+            parent,
+            state="waiting",
+            function=call.function,
+            purpose="sub",
+            model=_name(lm, call.model),
+            prompt=prompt,
+        )
+        try:
+            return [await self._plain(span, lm, prompt, call.invalid.get(0))]
+        except LMError as error:
+            return [f"Error: {error}"]
+
+    async def _batch(self, call: Call, child: bool) -> list[str]:
+        settings, recorder = self._settings, self._recorder
+        limit = settings.max_concurrent_subcalls if child else settings.batch_max_concurrent
+        lm = self._find(call.model)
+        name = _name(lm, call.model)
+        batch = recorder.start(
+            "batch",
+            self.parent,
+            function=call.function,
+            size=len(call.prompts),
+            limit=limit,
+            model=name,
+        )
+        marks = {"child": True} if child else {}
+        spans = [
+            recorder.start(
+                "slot", batch, state="waiting", index=index, prompt=prompt, model=name, **marks
+            )
+            for index, prompt in enumerate(call.prompts)
+        ]
+        requests = [
+            None if child else self._caller.request("sub", Message("user", prompt))
+            for prompt in call.prompts
+        ]
+        answers = [""] * len(spans)
+        failed: list[tuple[int, LMError]] = []
+
+        async def slot(index: int) -> None:
+            prompt, span = call.prompts[index], spans[index]
+            try:
+                if child and index not in call.invalid and not isinstance(lm, RLMError):
+                    assert self._run_child is not None
+                    answers[index] = await self._run_child(prompt, call.model, batch, span)
+                else:
+                    answers[index] = await self._plain(
+                        span, lm, prompt, call.invalid.get(index), requests[index]
+                    )
+            except LMError as error:
+                answers[index] = f"Error: {error}"
+                failed.append((index, error))
+                if settings.failure_rule == "taskgroup":
+                    raise
+
+        try:
+            await _in_lanes(slot, len(spans), limit)
+        except LMError:
+            recorder.end_open(batch, "cancelled")
+            index, error = failed[0]
+            message = f"slot {index} failed, the rest of the batch was cancelled: {error}"
+            recorder.end(batch, "error", error={"type": "slot", "message": message})
+            raise SubcallError(message) from None
+        except asyncio.CancelledError:
+            recorder.end_open(batch, "cancelled")
+            recorder.end(batch, "cancelled")
+            raise
+        recorder.end(batch, "ok", failed=len(failed))
+        return answers
+
+    async def _plain(
+        self,
+        span: int,
+        lm: LM | RLMError,
+        prompt: str,
+        invalid: str | None,
+        request: Request | None = None,
+    ) -> str:
+        if invalid is not None or isinstance(lm, RLMError):
+            message = f"a prompt must be a str, not {invalid}" if invalid is not None else str(lm)
+            failure = LMError(message, type="prompt" if invalid is not None else "model")
+            self._recorder.end(span, "not_sent", error=error_attrs(failure))
+            raise failure
+        if request is None:
+            request = self._caller.request("sub", Message("user", prompt))
+        response = await self._caller.call(span, lm, request)
+        if response.text is None:
+            return f"Error: the model returned no content ({response.finish_reason or 'no reason'})"
+        return response.text
+
+    def _find(self, model: str | None) -> LM | RLMError:
+        try:
+            return self._lookup(model)
+        except RLMError as error:
+            return error
+
+
+async def _in_lanes(work: Callable[[int], Awaitable[None]], count: int, lanes: int) -> None:
+    """Do ``work(0) ... work(count - 1)``, started in that order, at most ``lanes`` at once.
+
+    The first exception cancels the rest, and is raised once all lanes have ended.
+    """
+    indices: Iterator[int] = iter(range(count))
+
+    async def lane() -> None:
+        for index in indices:
+            await work(index)
+
+    tasks = [asyncio.ensure_future(lane()) for _ in range(min(lanes, count))]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def error_attrs(error: LMError) -> dict[str, Any]:
+    """The error as the trace keeps it."""
+    attrs: dict[str, Any] = {"type": error.type, "message": str(error)}
+    if error.status is not None:
+        attrs["status"] = error.status
+    return attrs
+
+
+def _failure(error: Exception, lm: LM, timeout: float) -> LMError:
+    if isinstance(error, LMError):
+        return error
+    if isinstance(error, TimeoutError):
+        return LMError(f"{lm.name} gave no answer within {timeout:g} s", type="timeout")
+    first = str(error).strip().split("\n")[0]
+    return LMError(f"{lm.name} raised {type(error).__name__}: {first}", type=type(error).__name__)
+
+
+def _name(lm: LM | RLMError, given: str | None) -> str | None:
+    return given if isinstance(lm, RLMError) else lm.name

@@ -1,0 +1,333 @@
+"""The turn loop of one run, root or child: ask, parse, execute, feed back.
+
+It runs on whichever loop awaits it: the root on the kernel's, children on the handler's. LM calls
+and the REPL are always on the handler's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from rlm_notebook import prompts
+from rlm_notebook.context import describe
+from rlm_notebook.errors import LMError, RLMError
+from rlm_notebook.handler import Handler
+from rlm_notebook.lm.protocol import LM, Message, Purpose, Response
+from rlm_notebook.parsing import Final, Reply, parse_reply, without_thinking
+from rlm_notebook.repl.protocol import REPL, Execution
+from rlm_notebook.repl.subprocess import SubprocessREPL
+from rlm_notebook.settings import Settings
+from rlm_notebook.subcalls import Caller, Place, SubcallGate, Subcalls, error_attrs
+from rlm_notebook.trace.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all runs of one tree share."""
+
+    settings: Settings
+    recorder: Recorder
+    handler: Handler
+    caller: Caller
+    gate: SubcallGate
+    lookup: Callable[[str | None], LM]
+    """Sub-model by name; None is the default one."""
+    make_repl: Callable[[], REPL] = SubprocessREPL
+
+
+@dataclass
+class Ending:
+    """How a run ended."""
+
+    answer: Any = None
+    outcome: str = "no_answer"
+    partial: Any = None
+
+
+class Run:
+    """One run. ``await run.go()`` once.
+
+    Parameters
+    ----------
+    span
+        The ``run`` span, started already (a child's may have waited in a queue).
+    depth
+        0 for the root.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        lm: LM,
+        *,
+        context: Any,
+        question: str,
+        span: int,
+        depth: int = 0,
+        place: Place | None = None,
+    ) -> None:
+        self._shared = shared
+        self._recorder = shared.recorder
+        self._lm = lm
+        self._context = context
+        self._question = question
+        self._span = span
+        self._depth = depth
+        self._can_recurse = depth + 1 < shared.settings.max_depth
+        self._repl = shared.make_repl()
+        self._subcalls = Subcalls(
+            shared.recorder,
+            shared.settings,
+            shared.caller,
+            shared.lookup,
+            self._run_child if self._can_recurse else None,
+            place,
+        )
+        self._messages: list[Message] = []
+        self._has_seen_output = False
+        self.ending = Ending()
+        """How it ended, or stands now: a partial answer survives a cancellation."""
+
+    async def go(self) -> Ending:
+        """Run to the end. Ends neither the ``run`` span nor open spans below it.
+
+        Raises
+        ------
+        RLMError
+            The root model failed, or the REPL could not be started.
+        """
+        shared, limit = self._shared, self._shared.settings.max_iterations
+        run = shared.handler.run
+        try:
+            await run(self._repl.start(self._context, self._subcalls.answer))
+            self._messages = [
+                prompts.system_prompt(can_recurse=self._can_recurse),
+                prompts.first_message(self._question, describe(self._context), limit),
+            ]
+            for index in range(limit):
+                if await self._turn(index):
+                    return self.ending
+            await self._final(limit)
+            return self.ending
+        finally:
+            await run(self._repl.close())
+
+    async def _turn(self, index: int) -> bool:
+        """One turn; True if it gave the answer."""
+        span = self._recorder.start("turn", self._span, index=index)
+        response = await self._ask(span, "root")
+        text = response.text or ""
+        reply = parse_reply(text, response.finish_reason)
+        self._messages.append(Message("assistant", text))
+        feedback: list[str] = []
+        done = False
+        for number, code in enumerate(reply.blocks):
+            if done:
+                block = self._recorder.start("code", span, index=number, code=code)
+                self._recorder.end(block, "skipped", note="the answer was given before it")
+                continue
+            execution = await self._execute(span, number, code)
+            feedback.append(self._feedback(execution, number, len(reply.blocks)))
+            done = self._accept(execution, unseen=number > 0)
+        if not done and reply.final is not None:
+            done = await self._accept_final(reply.final, bool(reply.blocks), feedback)
+        if not done:
+            notes = self._notes(reply, text)
+            feedback.extend(notes)
+            if notes:
+                self._recorder.update(span, note=" ".join(notes))
+            limit = self._shared.settings.max_iterations
+            self._messages.append(prompts.output_message(feedback, index + 1, limit))
+        self._has_seen_output = self._has_seen_output or bool(reply.blocks)
+        self._recorder.end(span)
+        return done
+
+    async def _ask(self, turn: int, purpose: Purpose) -> Response:
+        caller = self._shared.caller
+        request = caller.request(purpose, *self._messages)
+        span = self._recorder.start(
+            "lm_call",
+            turn,
+            state="waiting",
+            purpose=purpose,
+            model=self._lm.name,
+            messages=[{"role": m.role, "content": m.content} for m in self._messages],
+        )
+        try:
+            return await self._shared.handler.run(caller.call(span, self._lm, request))
+        except LMError as error:
+            self._recorder.end(turn, "error", error=error_attrs(error))
+            raise
+
+    async def _execute(self, turn: int, number: int, code: str) -> Execution:
+        span = self._recorder.start("code", turn, index=number, code=code)
+        self._subcalls.parent = span
+        execution = await self._shared.handler.run(self._repl.execute(code))
+        attrs: dict[str, Any] = {
+            "stdout": execution.stdout,
+            "stderr": execution.stderr,
+            "variables": execution.variables,
+        }
+        if execution.error is not None:
+            attrs |= {"error": execution.error, "traceback": execution.traceback}
+        if execution.notes:
+            attrs["note"] = " ".join(execution.notes)
+        self._recorder.end(span, "error" if execution.error else "ok", **attrs)
+        if execution.content is not None:
+            self.ending.partial = execution.content
+        return execution
+
+    def _feedback(self, execution: Execution, number: int, of: int) -> str:
+        parts = [execution.stdout, execution.stderr, execution.traceback]
+        if execution.error is not None and not execution.traceback:
+            parts.append(execution.error["message"])
+        parts.extend(execution.notes)
+        if execution.ready and execution.content is None:
+            parts.append(prompts.NOT_READY)
+        text = "\n".join(part.rstrip("\n") for part in parts if part.strip())
+        limit = self._shared.settings.output_limit
+        return prompts.block_output(number + 1, of, prompts.truncated(text, limit))
+
+    def _accept(self, execution: Execution, *, unseen: bool) -> bool:
+        if not execution.ready or execution.content is None:
+            return False
+        self.ending = Ending(execution.content, "answered_unseen" if unseen else "answered")
+        return True
+
+    async def _accept_final(self, final: Final, with_code: bool, feedback: list[str]) -> bool:
+        if final.is_variable:
+            value = await self._shared.handler.run(self._repl.variable(final.text))
+            if value is None:
+                feedback.append(f"FINAL_VAR: there is no variable {final.text!r}.")
+                return False
+        elif with_code:
+            feedback.append(prompts.UNSEEN_FINAL)
+            return False
+        else:
+            value = final.text
+        unseen = with_code or not self._has_seen_output
+        self.ending = Ending(value, "answered_unseen" if unseen else "answered")
+        return True
+
+    def _notes(self, reply: Reply, text: str) -> list[str]:
+        if reply.cut:
+            return [prompts.CUT_REPLY]
+        if reply.blocks or reply.final is not None:
+            return []
+        return [prompts.NO_CODE if without_thinking(text).strip() else prompts.EMPTY_REPLY]
+
+    async def _final(self, index: int) -> None:
+        """The turns have run out: ask once for an answer in words."""
+        span = self._recorder.start("turn", self._span, index=index, final=True)
+        self._messages.append(prompts.final_request(self._question))
+        response = await self._ask(span, "final")
+        text = without_thinking(response.text or "").strip()
+        final = parse_reply(text).final
+        if final is not None and not final.is_variable:
+            text = final.text
+        if text:
+            self.ending = Ending(text, "fallback", self.ending.partial)
+        self._recorder.end(span)
+
+    async def _run_child(
+        self, prompt: str, model: str | None, parent: int, slot: int | None
+    ) -> str:
+        """Answer one ``rlm_query`` prompt; runs on the handler's loop.
+
+        Parameters
+        ----------
+        parent
+            The ``code`` span, or the ``batch``.
+        slot
+            The slot of the batch; None for a single ``rlm_query``.
+
+        Raises
+        ------
+        LMError
+            The child gave no answer.
+        """
+        shared, recorder, depth = self._shared, self._recorder, self._depth + 1
+        question = prompts.CHILD_QUESTION
+        lm = shared.lookup(model)
+        waiting = (
+            start_run(shared, lm, prompt, question, depth, parent, "waiting")
+            if slot is None
+            else slot
+        )
+        async with shared.gate.place() as place:
+            recorder.running(waiting)
+            span = (
+                waiting
+                if slot is None
+                else start_run(shared, lm, prompt, question, depth, slot, "running")
+            )
+            child = Run(
+                shared, lm, context=prompt, question=question, span=span, depth=depth, place=place
+            )
+            failure: LMError | None = None
+            try:
+                ending = await child.go()
+            except RLMError as error:
+                failure = error if isinstance(error, LMError) else LMError(str(error), type="repl")
+                ending = replace(child.ending, outcome="error")
+            except BaseException:
+                end_run(recorder, span, replace(child.ending, outcome="stopped"), "cancelled")
+                recorder.end(waiting, "cancelled")
+                raise
+            if failure is None and ending.answer is None:
+                failure = LMError("the child RLM gave no answer", type="no_answer")
+            if failure is not None:
+                end_run(recorder, span, ending, "error", failure)
+                recorder.end(waiting, "error", error=error_attrs(failure))
+                raise failure
+            end_run(recorder, span, ending, "ok")
+            answer = answer_text(ending.answer)
+            recorder.end(waiting, "ok", response=answer)
+            return answer
+
+
+def start_run(
+    shared: Shared,
+    lm: LM,
+    context: Any,
+    question: str,
+    depth: int = 0,
+    parent: int | None = None,
+    state: Literal["waiting", "running"] = "running",
+) -> int:
+    """Start the span of a run."""
+    return shared.recorder.start(
+        "run",
+        parent,
+        state=state,
+        question=question,
+        context=describe(context),
+        model=lm.name,
+        depth=depth,
+    )
+
+
+def end_run(
+    recorder: Recorder,
+    span: int,
+    ending: Ending,
+    state: str,
+    error: LMError | None = None,
+    **attrs: Any,
+) -> None:
+    """End the span of a run, and every span that is still open below it."""
+    recorder.end_open(span, "cancelled")
+    attrs |= {"outcome": ending.outcome, "answer": ending.answer}
+    if ending.answer is None and ending.partial is not None:
+        attrs["partial"] = ending.partial
+    if error is not None:
+        attrs["error"] = error_attrs(error)
+    recorder.end(span, state, **attrs)
+
+
+def answer_text(answer: Any) -> str:
+    """An answer as the text that ``rlm_query`` returns: a str as it is, other values as JSON."""
+    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)

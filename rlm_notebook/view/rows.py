@@ -1,0 +1,235 @@
+"""What a view shows of a span: one row, and its texts when it is opened. Pure functions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from rlm_notebook.trace.jsonl import clean
+from rlm_notebook.trace.tree import Span, Tree
+
+DETAIL = 160
+"""Characters of a row's preview."""
+ERROR = 300
+"""Characters of a row's error."""
+MS = 1e-6
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One row of the tree, small enough to be sent by the thousand. Times in ms since the start."""
+
+    id: int
+    parent: int | None
+    kind: str
+    state: str
+    label: str
+    """What it is: ``turn 2``, ``llm_query_batched``, ``slot 3``."""
+    detail: str = ""
+    """One line of what it holds: question, first line of code, prompt, answer."""
+    error: str = ""
+    submitted: float = 0.0
+    started: float | None = None
+    ended: float | None = None
+    index: int | None = None
+    size: int | None = None
+    """Batches: number of prompts."""
+    limit: int | None = None
+    """Batches: how many may be in flight at once."""
+    approximate: float | None = None
+    """Batches: ms that the reference library would report as every slot's time."""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    model: str = ""
+    outcome: str = ""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The header line. ``elapsed`` in ms."""
+
+    state: str
+    outcome: str
+    elapsed: float
+    calls: int
+    in_flight: int
+    waiting: int
+    errors: int
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+    """USD; None if nobody reported any."""
+    usage_complete: bool
+    """False if the tokens are a floor."""
+    answer: str
+    """One line."""
+    warnings: list[str]
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One named text of a span."""
+
+    name: str
+    text: str
+    code: bool = False
+    """Whether it is code or output, to be shown in fixed width."""
+
+
+def row(span: Span) -> Row:
+    """The row of a span as it stands now."""
+    usage = span.attrs.get("usage") if isinstance(span.attrs.get("usage"), dict) else {}
+    approximate = span.approximate_latency
+    return Row(
+        id=span.id,
+        parent=span.parent.id if span.parent is not None else None,
+        kind=span.kind,
+        state=span.state,
+        label=label(span),
+        detail=one_line(_detail(span), DETAIL),
+        error=one_line(_error(span), ERROR),
+        submitted=_ms(span.submitted),
+        started=_ms(span.started) if span.started is not None else None,
+        ended=_ms(span.ended) if span.ended is not None else None,
+        index=span.index,
+        size=_int(span.attrs.get("size")),
+        limit=_int(span.attrs.get("limit")),
+        approximate=round(approximate * 1e3, 3) if approximate is not None else None,
+        tokens_in=_int(usage.get("input_tokens")) if usage else None,
+        tokens_out=_int(usage.get("output_tokens")) if usage else None,
+        model=one_line(span.attrs.get("model"), 80),
+        outcome=str(span.attrs.get("outcome") or ""),
+    )
+
+
+def summary(tree: Tree, now: int, warnings: list[str]) -> Summary:
+    """The header line of a trace.
+
+    Parameters
+    ----------
+    now
+        ns since the trace began; the elapsed time of a run that goes on.
+    """
+    root = tree.roots[0] if tree.roots else None
+    totals = tree.totals
+    end = root.ended if root is not None and root.ended is not None else now
+    return Summary(
+        state=root.state if root is not None else "waiting",
+        outcome=str(root.attrs.get("outcome") or "") if root is not None else "",
+        elapsed=_ms(end),
+        calls=totals.calls,
+        in_flight=totals.in_flight,
+        waiting=totals.waiting,
+        errors=totals.errors,
+        input_tokens=totals.input_tokens,
+        output_tokens=totals.output_tokens,
+        cost=totals.cost,
+        usage_complete=totals.usage_complete,
+        answer=one_line(_answer(root), ERROR) if root is not None else "",
+        warnings=[one_line(warning, ERROR) for warning in warnings],
+    )
+
+
+def fields(span: Span) -> list[Field]:
+    """All texts of a span, whole, in reading order."""
+    attrs = span.attrs
+    found: list[Field] = []
+
+    def add(name: str, value: Any, *, code: bool = False) -> None:
+        if value is not None and value != "":
+            found.append(Field(name, clean(text_of(value)), code))
+
+    error = span.error or {}
+    status = f" (HTTP {error['status']})" if error.get("status") else ""
+    add("error", f"{error.get('type')}: {error.get('message')}{status}" if error else None)
+    add("note", attrs.get("note"))
+    add("question", attrs.get("question"))
+    add("context", attrs.get("context"))
+    add("code", attrs.get("code"), code=True)
+    add("stdout", attrs.get("stdout"), code=True)
+    add("stderr", attrs.get("stderr"), code=True)
+    add("traceback", attrs.get("traceback"), code=True)
+    variables = attrs.get("variables")
+    if isinstance(variables, list) and variables:
+        add("variables", "\n".join(" ".join(map(str, each)) for each in variables), code=True)
+    add("prompt", attrs.get("prompt"))
+    messages = attrs.get("messages")
+    if isinstance(messages, list):
+        for number, message in enumerate(messages, start=1):
+            if isinstance(message, dict):
+                add(f"message {number} ({message.get('role')})", message.get("content"))
+    add("response", attrs.get("response"))
+    add("finish reason", attrs.get("finish_reason"))
+    add("answer", attrs.get("answer"))
+    add("partial answer", attrs.get("partial"))
+    return found
+
+
+def label(span: Span) -> str:
+    """What a span is, in a word or two."""
+    attrs = span.attrs
+    number = (span.index or 0) + 1
+    if span.kind == "run":
+        return "run" if span.parent is None else "child run"
+    if span.kind == "turn":
+        return "final answer" if attrs.get("final") else f"turn {number}"
+    if span.kind == "code":
+        return "code" if number == 1 else f"code {number}"
+    if span.kind == "slot":
+        return f"slot {span.index}"
+    if span.kind == "batch":
+        return str(attrs.get("function") or "batch")
+    return str(attrs.get("function") or "LM call")
+
+
+def one_line(value: Any, limit: int) -> str:
+    """The text on one line, at most ``limit`` characters, without control characters."""
+    text = text_of(value)[: limit * 4]  # runs of blanks fold, so look at more than is shown
+    text = "".join(c if c.isprintable() else " " for c in clean(" ".join(text.split())))
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def text_of(value: Any) -> str:
+    """A value as text: a str as it is, other values as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+
+
+def _detail(span: Span) -> Any:
+    attrs = span.attrs
+    if span.kind == "run":
+        return attrs.get("question")
+    if span.kind == "turn":
+        return attrs.get("note")
+    if span.kind == "code":
+        lines = (line.strip() for line in str(attrs.get("code") or "").splitlines())
+        return next((line for line in lines if line and not line.startswith("#")), "")
+    if span.kind == "batch":
+        return f"{attrs.get('size')} prompts, {attrs.get('limit')} at once"
+    return attrs.get("response") or attrs.get("prompt")
+
+
+def _error(span: Span) -> str:
+    error = span.error
+    if error is None:
+        return ""
+    status = f" (HTTP {error['status']})" if error.get("status") else ""
+    return f"{error.get('type')}: {error.get('message')}{status}"
+
+
+def _answer(root: Span) -> Any:
+    answer = root.attrs.get("answer")
+    return answer if answer is not None else root.attrs.get("partial")
+
+
+def _ms(ns: int) -> float:
+    return round(ns * MS, 3)
+
+
+def _int(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,173 @@
+"""The live view: an anywidget that is told what changed, and asks for what it wants to show.
+
+The data stays in Python. Messages to the browser: ``rows`` (what changed, numbered), ``snapshot``
+(all of it, in parts), ``fields`` and ``text`` (answers). From the browser: ``snapshot``,
+``fields``, ``text``, ``stop``. A hole in the numbers makes the browser ask for a snapshot, since
+the server drops messages above its rate limit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlm_notebook.trace.events import Event
+from rlm_notebook.view.rows import Field, fields, row, summary
+
+if TYPE_CHECKING:
+    import anywidget
+
+    from rlm_notebook.trace.trace import Trace
+
+BUNDLE = Path(__file__).parents[1] / "frontend" / "dist"
+ROWS_A_MESSAGE = 200
+"""A row takes at most about 1 KB, so a message stays below 256 KB."""
+HEAD = 16_000
+"""Characters of a text that is sent when a row is opened."""
+PART = 64_000
+"""Characters of each further part of a text."""
+
+
+class LiveView:
+    """A sink of a run that shows it in the browser.
+
+    Parameters
+    ----------
+    now
+        ns since the trace began.
+    on_stop
+        Called, on the kernel's main thread, when the user presses Stop.
+    warnings
+        Shown in the header; read at each flush.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        now: Callable[[], int],
+        on_stop: Callable[[], None],
+        warnings: list[str],
+    ) -> None:
+        self._trace = trace
+        self._now = now
+        self._on_stop = on_stop
+        self._warnings = warnings
+        self._changed: deque[int] = deque()
+        self._lock = threading.Lock()
+        self._sequence = 0
+        self._ended = False
+        self.widget = _make_widget()
+        self.widget.on_msg(self._receive)
+
+    def emit(self, event: Event) -> None:
+        """Note that a span changed (atomic: no lock on the path of a slot)."""
+        self._changed.append(event.id)
+
+    def flush(self) -> None:
+        """Send at most one message with what changed since the last one."""
+        with self._lock:
+            if self._changed:
+                self._send_rows(ROWS_A_MESSAGE)
+
+    def close(self) -> None:
+        """Send what is left; the view stays open for the user to look at."""
+        with self._lock:
+            self._ended = True
+            while self._changed:
+                self._send_rows(ROWS_A_MESSAGE)
+            self._send_rows(0)
+
+    def mimebundle(self) -> dict[str, Any]:
+        """The widget for a live front end; the static tree for a saved notebook; text."""
+        bundle: dict[str, Any] = dict((self.widget._repr_mimebundle_() or ({},))[0])
+        return {**bundle, "text/html": self._trace.to_html(), "text/plain": self._trace.to_text()}
+
+    def _send_rows(self, most: int) -> None:
+        ids: dict[int, None] = {}
+        while self._changed and len(ids) < most:
+            ids[self._changed.popleft()] = None
+        self._send("rows", ids=list(ids))
+
+    def _send(self, kind: str, *, ids: list[int], **more: Any) -> None:
+        spans = self._trace.tree.spans
+        self._sequence += 1
+        header = summary(self._trace.tree, self._now(), self._warnings)
+        self.widget.send(
+            {
+                "type": kind,
+                "seq": self._sequence,
+                "rows": msgspec.to_builtins([row(spans[i]) for i in ids if i in spans]),
+                "summary": msgspec.to_builtins(header),
+                "ended": self._ended,
+                **more,
+            }
+        )
+
+    def _receive(self, _: object, content: Any, buffers: object) -> None:
+        """Answer the browser; what is no request of ours is left alone."""
+        if not isinstance(content, dict):
+            return
+        kind = content.get("type")
+        if kind == "stop":
+            self._on_stop()
+        elif kind == "snapshot":
+            self._send_snapshot()
+        elif kind in ("fields", "text"):
+            self._send_texts(content)
+
+    def _send_snapshot(self) -> None:
+        with self._lock:
+            ids = list(self._trace.tree.spans)
+            parts = list(_parts(ids, ROWS_A_MESSAGE)) or [[]]
+            for number, part in enumerate(parts):
+                self._send("snapshot", ids=part, part=number, parts=len(parts))
+
+    def _send_texts(self, content: dict[str, Any]) -> None:
+        number, name, offset = (content.get(key) for key in ("id", "name", "offset"))
+        span = self._trace.tree.spans.get(number) if isinstance(number, int) else None
+        if span is None:
+            return
+        found = fields(span)
+        if content["type"] == "fields":
+            # All heads together stay below the limit of a message, however many there are.
+            head = min(HEAD, 200_000 // (4 * max(1, len(found))))
+            shown = [_shown(field, head) for field in found]
+            self.widget.send({"type": "fields", "id": number, "fields": shown})
+            return
+        for field in found:
+            if field.name == name and isinstance(offset, int) and offset >= 0:
+                text = field.text[offset : offset + PART]
+                answer = {"type": "text", "id": number, "name": name, "offset": offset}
+                self.widget.send({**answer, "text": text, "chars": len(field.text)})
+
+
+def _shown(field: Field, head: int) -> dict[str, Any]:
+    return {
+        "name": field.name,
+        "text": field.text[:head],
+        "chars": len(field.text),
+        "code": field.code,
+    }
+
+
+def _parts(ids: list[int], size: int) -> Iterator[list[int]]:
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size]
+
+
+def _make_widget() -> anywidget.AnyWidget:
+    import anywidget
+
+    class CallTree(anywidget.AnyWidget):
+        """The browser's half; all data comes by messages, so a saved notebook holds none."""
+
+        _esm = BUNDLE / "widget.js"
+        _css = BUNDLE / "widget.css"
+
+    return CallTree()

@@ -1,0 +1,1 @@
+"""Servers for tests and benchmarks. They run in processes of their own, on loopback only."""

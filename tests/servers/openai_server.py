@@ -1,0 +1,177 @@
+"""A scriptable OpenAI-compatible server: ``python -m tests.servers.openai_server`` prints its port.
+
+Without a script it answers every prompt at once with ``answer to: <prompt>``. ``POST /script``
+sets rules (see :class:`Rule`), ``GET /log`` returns what was received, in order of arrival.
+
+It ends when its standard input closes, so it never outlives who started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import sys
+import time
+from typing import Any, Literal
+
+import msgspec
+from aiohttp import web
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+NUMBER = re.compile(r"#(\d+)")
+
+
+class Rule(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What to do with the requests it applies to. The first rule that applies is taken."""
+
+    match: str = ""
+    """Applies if this is part of the last message..."""
+    model: str | None = None
+    """... and the model is this one..."""
+    times: int | None = None
+    """... but only to so many requests."""
+    delay: float = 0.0
+    """Seconds before the answer."""
+    delays: list[float] | None = None
+    """Seconds before the answer, by the number in the prompt: ``#17`` waits ``delays[17]``."""
+    status: int = 200
+    headers: dict[str, str] = {}
+    body: str | None = None
+    """The whole body, in place of a chat completion."""
+    content: Any = msgspec.UNSET
+    """The message's content; default: an echo of the prompt."""
+    message: dict[str, Any] = {}
+    """Further fields of the message."""
+    finish_reason: str | None = "stop"
+    usage: Any = msgspec.field(default_factory=lambda: dict(USAGE))
+    """None leaves it out."""
+    fail: Literal["hang", "drop", "cut"] | None = None
+    """Never answer; close the connection without an answer, or in the middle of it."""
+
+
+class Entry(msgspec.Struct):
+    """One request, as the server saw it. Times are ``time.monotonic_ns()``, which on Linux is one
+    clock for all processes."""
+
+    received: int
+    model: str
+    prompt: str
+    """Content of the last message."""
+    authorization: str | None = None
+    answered: int | None = None
+    """None if it was never answered."""
+    port: int | None = None
+    """The client's port: one value is one connection."""
+
+
+class _Message(msgspec.Struct):
+    content: str
+
+
+class _Body(msgspec.Struct):
+    model: str
+    messages: list[_Message]
+
+
+class Server:
+    """Answers by the script, and keeps the log."""
+
+    def __init__(self) -> None:
+        self.rules: list[Rule] = []
+        self.log: list[Entry] = []
+        self._body = msgspec.json.Decoder(_Body)
+        self._script = msgspec.json.Decoder(list[Rule])
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        received = time.monotonic_ns()
+        if request.path.endswith("/chat/completions"):
+            return await self._complete(request, received)
+        if request.path == "/script":
+            self.rules, self.log = self._script.decode(await request.content.read()), []
+            return web.Response(body=b"[]")
+        if request.path == "/log":
+            return web.Response(body=msgspec.json.encode(self.log))
+        return web.Response(status=404, text="no such path")
+
+    async def _complete(self, request: web.BaseRequest, received: int) -> web.StreamResponse:
+        body = self._body.decode(await request.content.read())
+        prompt = body.messages[-1].content
+        peer = request.transport.get_extra_info("peername") if request.transport else None
+        entry = Entry(
+            received,
+            body.model,
+            prompt,
+            request.headers.get("authorization"),
+            port=peer[1] if peer else None,
+        )
+        self.log.append(entry)
+        rule = self._rule(body.model, prompt)
+        delay = _delay(rule, prompt)
+        if delay:
+            await asyncio.sleep(delay)
+        if rule.fail is not None:
+            return await _fail(request, rule)
+        entry.answered = time.monotonic_ns()
+        data = _completion(rule, body.model, prompt) if rule.body is None else rule.body.encode()
+        headers = {"content-type": "application/json", **rule.headers}
+        return web.Response(status=rule.status, body=data, headers=headers)
+
+    def _rule(self, model: str, prompt: str) -> Rule:
+        for rule in self.rules:
+            if rule.match in prompt and rule.model in (None, model) and rule.times != 0:
+                if rule.times is not None:
+                    rule.times -= 1
+                return rule
+        return _ECHO
+
+
+_ECHO = Rule()
+
+
+def _delay(rule: Rule, prompt: str) -> float:
+    number = NUMBER.search(prompt) if rule.delays else None
+    return rule.delays[int(number[1])] if number and rule.delays else rule.delay
+
+
+def _completion(rule: Rule, model: str, prompt: str) -> bytes:
+    content = f"answer to: {prompt}" if rule.content is msgspec.UNSET else rule.content
+    message = {"role": "assistant", "content": content, **rule.message}
+    completion: dict[str, Any] = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": rule.finish_reason}],
+    }
+    if rule.usage is not None:
+        completion["usage"] = rule.usage
+    return msgspec.json.encode(completion)
+
+
+async def _fail(request: web.BaseRequest, rule: Rule) -> web.StreamResponse:
+    if rule.fail == "hang":
+        await asyncio.Event().wait()
+    response = web.StreamResponse(headers={"content-length": "1000"})
+    if rule.fail == "cut":
+        await response.prepare(request)
+        await response.write(b'{"choices": [')
+    if request.transport is not None:
+        request.transport.close()
+    return response
+
+
+async def serve(port: int) -> None:
+    """Serve until standard input closes."""
+    runner = web.ServerRunner(web.Server(Server().handle, access_log=None), shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="default: one that is free")
+    asyncio.run(serve(parser.parse_args().port))
