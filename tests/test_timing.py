@@ -45,20 +45,21 @@ def test_recorded_latency_is_that_of_the_servers_log(
 ) -> None:
     delays = [random.Random(11).lognormvariate(-4.0, 0.8) for _ in range(SLOTS)]  # median 18 ms
     openai_server.script(Rule(delays=delays))
-    zeros: list[int] = []
+    recorders: list[Recorder] = []
     create = Recorder.__init__
 
-    def remember_zero(self: Recorder, **kwargs: object) -> None:
+    def remember(self: Recorder, **kwargs: object) -> None:
         create(self, **kwargs)  # type: ignore[arg-type]
-        zeros.append(self._zero)
+        recorders.append(self)
 
-    monkeypatch.setattr(Recorder, "__init__", remember_zero)
+    monkeypatch.setattr(Recorder, "__init__", remember)
     leaf = Watched("m", base_url=openai_server.url)
     root = FakeLM(answering(f"len(llm_query_batched(['#%d' % i for i in range({SLOTS})]))"))
     result = RLM(root, sub_model=leaf, batch_max_concurrent=16).completion("c", "q")
     assert result.answer == SLOTS
     server = {entry.prompt: entry for entry in openai_server.log()}
-    (zero,) = zeros
+    zero = recorders[0]._zero
+    assert zero is not None
     beyond_client: list[float] = []
     beyond_server: list[float] = []
     transport: list[float] = []

@@ -60,7 +60,7 @@ class Recorder:
         self.warnings: list[str] = []
         """What went wrong beside the run, for instance a trace file that cannot be written."""
         self._clock = clock
-        self._zero = clock()
+        self._zero: int | None = None
         self._lock = threading.Lock()
         self._next_id = 1
         self._sinks: list[Sink] = []
@@ -79,8 +79,8 @@ class Recorder:
             self.warn(f"{type(sink).__name__} was dropped, the run goes on: {error!r}")
 
     def now(self) -> int:
-        """Time in ns since the trace began."""
-        return self._clock() - self._zero
+        """Time in ns since the trace began, which it does with its first span."""
+        return 0 if self._zero is None else self._clock() - self._zero
 
     def start(
         self,
@@ -93,6 +93,8 @@ class Recorder:
     ) -> int:
         """Start a span; return its id."""
         with self._lock:
+            if self._zero is None:
+                self._zero = self._clock()
             span_id = self._next_id
             self._next_id += 1
             self._emit(SpanStarted(self.now(), span_id, parent, kind, state, attrs))

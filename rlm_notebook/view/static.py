@@ -17,15 +17,15 @@ from rlm_notebook.view.excerpt import excerpt
 from rlm_notebook.view.rows import fields, label, one_line, row, text_of
 from rlm_notebook.view.words import APPROXIMATE, batch_words, state_words, times, totals
 
-TEXT = 4_000
+TEXT = 1_500
 """Characters of each text."""
-DOCUMENT = 400_000
+DOCUMENT = 120_000
 """Characters from which no more texts are written, only rows; at twice as many nothing more."""
 ANSWER = 2_000
 HEAD, TAIL, ERRORS = 40, 5, 200
 """Slots of a large batch that are shown: from the beginning, from the end, failed ones besides."""
 OPEN_SLOTS = 20
-LABEL = 220
+LABEL = 205
 """Pixels of the label's column at the root."""
 
 WAIT, RUN, BAD, LIVE, IDLE, MARK = (
@@ -119,7 +119,7 @@ class _Writer:
             f'<span style="color:{color}">{_escaped(state_words(span))}</span> '
             f'<span style="font-weight:{weight}">{_escaped(label(span))}</span></span>'
             f"{self._bar(span)}"
-            f'<span style="{column};width:140px;color:{_GREY}">{_escaped(times(span))}</span>'
+            f'<span style="{column};width:155px;color:{_GREY}">{_escaped(times(span))}</span>'
             f'<span style="color:{detail_color};overflow-wrap:anywhere">{_escaped(one_line(detail, 90))}</span>'
         )
 

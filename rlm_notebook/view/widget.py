@@ -9,6 +9,7 @@ the server drops messages above its rate limit.
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +21,6 @@ from rlm_notebook.trace.events import Event
 from rlm_notebook.view.rows import Field, fields, row, summary
 
 if TYPE_CHECKING:
-    import anywidget
-
     from rlm_notebook.trace.trace import Trace
 
 BUNDLE = Path(__file__).parents[1] / "frontend" / "dist"
@@ -84,9 +83,16 @@ class LiveView:
             self._send_rows(0)
 
     def mimebundle(self) -> dict[str, Any]:
-        """The widget for a live front end; the static tree for a saved notebook; text."""
-        bundle: dict[str, Any] = dict((self.widget._repr_mimebundle_() or ({},))[0])
-        return {**bundle, "text/html": self._trace.to_html(), "text/plain": self._trace.to_text()}
+        """What the cell's output is: the widget while the run goes on, then the static tree.
+
+        A saved widget is an error message once its kernel is gone, so it must not stay in the
+        notebook. In a live front end the widget takes the place of the static tree by itself.
+        """
+        tree = f'<div id="{self.widget.place}"><div>{self._trace.to_html()}</div></div>'
+        bundle = {"text/html": tree, "text/plain": self._trace.to_text()}
+        if self._ended:
+            return bundle
+        return {**dict((self.widget._repr_mimebundle_() or ({},))[0]), **bundle}
 
     def _send_rows(self, most: int) -> None:
         ids: dict[int, None] = {}
@@ -161,13 +167,16 @@ def _parts(ids: list[int], size: int) -> Iterator[list[int]]:
         yield ids[start : start + size]
 
 
-def _make_widget() -> anywidget.AnyWidget:
+def _make_widget() -> Any:
     import anywidget
+    import traitlets
 
     class CallTree(anywidget.AnyWidget):
         """The browser's half; all data comes by messages, so a saved notebook holds none."""
 
         _esm = BUNDLE / "widget.js"
         _css = BUNDLE / "widget.css"
+        place = traitlets.Unicode().tag(sync=True)
+        """Id of the element in which the static tree of this run stands."""
 
-    return CallTree()
+    return CallTree(place=f"rlm-{uuid.uuid4().hex}")

@@ -59,7 +59,8 @@ class Lab:
             *(sys.executable, "-m", "notebook", "--no-browser", f"--port={self.port}"),
             *("--ServerApp.ip=127.0.0.1", "--ServerApp.port_retries=0", "--allow-root"),
             *("--IdentityProvider.token=", f"--ServerApp.root_dir={self.folder}"),
-            *("--ServerApp.disable_check_xsrf=True", "--expose-app-in-browser"),
+            *("--LabApp.expose_app_in_browser=True", "--ServerApp.disable_check_xsrf=True"),
+            "--JupyterNotebookApp.expose_app_in_browser=True",
         ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

@@ -11,8 +11,10 @@ import { TreeView, type UiState } from "./view/tree";
 const SNAPSHOT_EVERY = 1000;
 const GIVE_UP_AFTER = 3000;
 const TICK = 100;
+const LOOK_EVERY = 100;
 
 export interface Model {
+  get(name: "place"): string;
   on(event: "msg:custom", callback: (message: Incoming) => void): void;
   off(event: "msg:custom", callback: (message: Incoming) => void): void;
   send(message: Outgoing): void;
@@ -92,14 +94,52 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
 function legend(): HTMLElement {
   const made = element("div", "rlm-legend");
   const sample = (name: string, text: string): void => {
+    const item = element("span", "rlm-item");
     const swatch = element("span", "rlm-swatch");
     swatch.append(element("i", name));
-    made.append(swatch, element("span", "", text));
+    item.append(swatch, element("span", "", text));
+    made.append(item);
   };
   sample("rlm-wait", "waiting in the queue");
   sample("rlm-run", "own latency");
-  sample("rlm-mark", "where it would end by the approximate latency (batch duration / prompts), which is none");
+  sample("rlm-mark", "approximate latency (batch duration / prompts): where the slot would end if that were its latency");
   return made;
 }
 
-export default { render };
+/**
+ * When a run has ended, its output is the static tree, so that the saved notebook shows it without
+ * this widget. As long as the kernel knows the run, the live view takes the place of that tree:
+ * it has all texts. Notebooks attach and detach their outputs as they like, so we look again.
+ */
+function initialize({ model }: { model: Model }): () => void {
+  const place = model.get("place");
+  let shown: { outer: HTMLElement; undo: () => void } | null = null;
+  const look = (): void => {
+    const outer = document.getElementById(place);
+    if (shown !== null && shown.outer !== outer) {
+      shown.undo();
+      shown = null;
+    }
+    if (outer === null || shown !== null) return;
+    const inner = element("div");
+    const saved = [...outer.children].filter((child) => child instanceof HTMLElement);
+    for (const child of saved) child.hidden = true;
+    outer.append(inner);
+    const stop = render({ model, el: inner });
+    shown = {
+      outer,
+      undo: () => {
+        stop();
+        inner.remove();
+        for (const child of saved) child.hidden = false;
+      },
+    };
+  };
+  const timer = setInterval(look, LOOK_EVERY);
+  return () => {
+    clearInterval(timer);
+    shown?.undo();
+  };
+}
+
+export default { initialize, render };

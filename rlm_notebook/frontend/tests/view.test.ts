@@ -6,6 +6,7 @@ import { summary } from "./sample";
 
 class FakeModel implements Model {
   sent: Outgoing[] = [];
+  get(_: "place"): string { return "rlm-place"; }
   private listeners = new Set<(message: Incoming) => void>();
   on(_: "msg:custom", callback: (message: Incoming) => void): void { this.listeners.add(callback); }
   off(_: "msg:custom", callback: (message: Incoming) => void): void { this.listeners.delete(callback); }
@@ -162,6 +163,29 @@ describe("the view", () => {
     model.receive(snapshot(2, tree));
     draw();
     expect(rowsShown()).toEqual(["run 1", "turn 2"]);
+  });
+
+  test("the live view takes the place of the static tree of its run, and gives it back", () => {
+    const stop = widget.initialize({ model });
+    const outer = document.createElement("div");
+    outer.id = "rlm-place";
+    outer.innerHTML = "<div>static</div>";
+    vi.advanceTimersByTime(500);
+    document.body.append(outer);
+    vi.advanceTimersByTime(150);
+    model.receive(snapshot(1, [row(1, null, "run")], { ended: true }));
+    draw();
+    expect(outer.querySelector(".rlm-row")).not.toBeNull();
+    expect((outer.children[0] as HTMLElement).hidden).toBe(true);
+    const again = outer.cloneNode(false) as HTMLElement; // the notebook renders its output anew
+    again.innerHTML = "<div>static</div>";
+    outer.replaceWith(again);
+    vi.advanceTimersByTime(150);
+    expect(again.querySelector(".rlm-view")).not.toBeNull();
+    stop();
+    expect(again.querySelector(".rlm-view")).toBeNull();
+    expect((again.children[0] as HTMLElement).hidden).toBe(false);
+    again.remove();
   });
 
   test("nothing is left behind when the view is removed", () => {

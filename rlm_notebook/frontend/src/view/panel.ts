@@ -12,7 +12,7 @@ const APPROXIMATE =
 export class PanelView {
   readonly root = element("div", "rlm-panel");
   private title = element("div", "rlm-title");
-  private facts = element("dl", "rlm-facts");
+  private facts = element("div", "rlm-facts");
   private texts = element("div", "rlm-texts");
   private shown: number | null = null;
   private shownState = "";
@@ -82,8 +82,8 @@ export class PanelView {
     this.facts.replaceChildren(
       ...facts.map(([name, value, explanation]) => {
         const fact = element("div", "rlm-fact");
-        fact.append(element("dt", "", name), element("dd", "", value));
-        if (explanation) fact.append(element("span", "rlm-why", explanation));
+        fact.append(element("span", "rlm-name", name), element("span", "rlm-value", value));
+        if (explanation) fact.append(element("span", "rlm-why", `(${explanation})`));
         return fact;
       }),
     );

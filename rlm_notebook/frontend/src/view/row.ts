@@ -86,9 +86,9 @@ function batchDetail(store: Store, row: Row, open: boolean): string {
   const counts = slotCounts(store, row);
   const done = row.ended == null ? `${count(counts.ended)} of ${plural(counts.total, "prompt")}` : plural(counts.total, "prompt");
   const parts = [`${done}, ${row.limit ?? "?"} at once`];
-  if (row.approximate != null) parts.push(`approximate ${duration(row.approximate)} each`);
   if (counts.failed > 0) {
     parts.push(open ? `${counts.failed} failed` : `${counts.failed} failed: ${counts.firstError}`);
   }
+  if (row.approximate != null) parts.push(`approximate ${duration(row.approximate)} each`);
   return parts.join(" · ");
 }
