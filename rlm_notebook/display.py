@@ -76,7 +76,7 @@ class CellView:
     def forget(self) -> None:
         """The cell runs again: take the older view off the kernel."""
         if self._view is not None:
-            self._view.widget.close()
+            self._view.forget()
 
     def _bundle(self) -> dict[str, Any]:
         if self._view is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,11 @@ from rlm_notebook.view.rows import Field, fields, row, summary
 
 if TYPE_CHECKING:
     from rlm_notebook.trace.trace import Trace
+    from rlm_notebook.trace.tree import Span
 
 BUNDLE = Path(__file__).parents[1] / "frontend" / "dist"
-ROWS_A_MESSAGE = 200
-"""A row takes at most about 1 KB, so a message stays below 256 KB."""
+MESSAGE_BYTES = 200_000
+"""Bytes of rows in one message; with its envelope it stays below 256 KB."""
 HEAD = 16_000
 """Characters of a text that is sent when a row is opened."""
 PART = 64_000
@@ -72,15 +73,20 @@ class LiveView:
         """Send at most one message with what changed since the last one."""
         with self._lock:
             if self._changed:
-                self._send_rows(ROWS_A_MESSAGE)
+                self._send("rows", self._take_changed())
 
     def close(self) -> None:
         """Send what is left; the view stays open for the user to look at."""
         with self._lock:
-            self._ended = True
             while self._changed:
-                self._send_rows(ROWS_A_MESSAGE)
-            self._send_rows(0)
+                self._send("rows", self._take_changed())
+            self._ended = True
+            self._send("rows", [])
+
+    def forget(self) -> None:
+        """Take the widget off the kernel and the browser; the saved tree stays."""
+        self.widget.layout.close()
+        self.widget.close()
 
     def mimebundle(self) -> dict[str, Any]:
         """What the cell's output is: the widget while the run goes on, then the static tree.
@@ -94,21 +100,25 @@ class LiveView:
             return bundle
         return {**dict((self.widget._repr_mimebundle_() or ({},))[0]), **bundle}
 
-    def _send_rows(self, most: int) -> None:
-        ids: dict[int, None] = {}
-        while self._changed and len(ids) < most:
-            ids[self._changed.popleft()] = None
-        self._send("rows", ids=list(ids))
+    def _take_changed(self) -> list[bytes]:
+        """Rows of the spans that changed, as many as fit into one message."""
+        rows: dict[int, bytes] = {}
+        size = 0
+        while self._changed and size < MESSAGE_BYTES:
+            number = self._changed.popleft()
+            if number not in rows:
+                rows[number] = _encoded(self._trace.tree.spans[number])
+                size += len(rows[number])
+        return list(rows.values())
 
-    def _send(self, kind: str, *, ids: list[int], **more: Any) -> None:
-        spans = self._trace.tree.spans
+    def _send(self, kind: str, rows: list[bytes], **more: Any) -> None:
         self._sequence += 1
         header = summary(self._trace.tree, self._now(), self._warnings)
         self.widget.send(
             {
                 "type": kind,
                 "seq": self._sequence,
-                "rows": msgspec.to_builtins([row(spans[i]) for i in ids if i in spans]),
+                "rows": [msgspec.json.decode(row) for row in rows],
                 "summary": msgspec.to_builtins(header),
                 "ended": self._ended,
                 **more,
@@ -129,10 +139,10 @@ class LiveView:
 
     def _send_snapshot(self) -> None:
         with self._lock:
-            ids = list(self._trace.tree.spans)
-            parts = list(_parts(ids, ROWS_A_MESSAGE)) or [[]]
+            rows = [_encoded(span) for span in list(self._trace.tree.spans.values())]
+            parts = _parts(rows) or [[]]
             for number, part in enumerate(parts):
-                self._send("snapshot", ids=part, part=number, parts=len(parts))
+                self._send("snapshot", part, part=number, parts=len(parts))
 
     def _send_texts(self, content: dict[str, Any]) -> None:
         number, name, offset = (content.get(key) for key in ("id", "name", "offset"))
@@ -162,9 +172,21 @@ def _shown(field: Field, head: int) -> dict[str, Any]:
     }
 
 
-def _parts(ids: list[int], size: int) -> Iterator[list[int]]:
-    for start in range(0, len(ids), size):
-        yield ids[start : start + size]
+def _encoded(span: Span) -> bytes:
+    return msgspec.json.encode(row(span))
+
+
+def _parts(rows: list[bytes]) -> list[list[bytes]]:
+    """The rows in order, in parts that fit into one message each."""
+    parts: list[list[bytes]] = []
+    size = MESSAGE_BYTES
+    for each in rows:
+        if size >= MESSAGE_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(each)
+        size += len(each)
+    return parts
 
 
 def _make_widget() -> Any:

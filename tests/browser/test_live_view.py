@@ -213,7 +213,7 @@ def test_running_the_cell_again_does_not_let_the_notebook_grow(lab: Lab, page: P
             return Object.keys(reply.content.comms).length;
         }"""
     )
-    assert count <= 2, "the views of the earlier runs are closed (a widget and its layout remain)"
+    assert count == 2, "the views of the earlier runs are closed (a widget and its layout remain)"
 
 
 def test_two_thousand_slots_at_once_arrive_whole_and_below_the_rate_limit(
@@ -234,14 +234,15 @@ def test_two_thousand_slots_at_once_arrive_whole_and_below_the_rate_limit(
     notebook.open()
     notebook.run_all()
     wait_for_chip(page, "answered")
-    assert "2,001 calls" in page.locator(".rlm-totals").inner_text()
+    notebook.wait_for_end(3)
+    page.locator(".rlm-totals", has_text="2,001 calls").wait_for()
     assert "2,000 prompts" in page.locator('.rlm-row[data-kind="batch"]').inner_text()
     page.locator('.rlm-row[data-kind="batch"] .rlm-fold').click()
     page.locator(".rlm-tree").press("End")
     page.wait_for_selector(f'{SLOT}:has-text("slot 1999")')
     assert "rate" not in notebook.cell(3).inner_text().lower()
     busiest = max(sum(begin <= t < begin + 1 for t in received) for begin in received)
-    assert busiest <= 40, "15 messages a second, and one snapshot in parts"
+    assert busiest <= 20
 
 
 def _bytes(frame: Any) -> bytes:
@@ -287,8 +288,10 @@ def test_the_view_is_readable_in_a_narrow_window(
 def test_it_works_in_notebook_7_too(lab: Lab, page: Page, shots: Path) -> None:
     lab.write("seven.ipynb", [SETUP, ask(median=0.1)])
     notebook = Notebook(page, lab, "seven.ipynb", app="notebook")
+    notebook.wait_for_kernel()
+    before = list(notebook.errors)  # Notebook 7 has some of its own
     notebook.run_all()
     page.wait_for_selector(SLOT)
     wait_for_chip(page, "answered")
     page.screenshot(path=shots / "notebook7.png")
-    assert notebook.errors == []
+    assert notebook.errors == before

@@ -16,17 +16,52 @@ const LOOK_EVERY = 100;
 export interface Model {
   get(name: "place"): string;
   on(event: "msg:custom", callback: (message: Incoming) => void): void;
-  off(event: "msg:custom", callback: (message: Incoming) => void): void;
   send(message: Outgoing): void;
 }
 
-// Shared by all views of one model, and kept when the notebook shows the output anew.
-const states = new WeakMap<Model, UiState>();
+/** What all views of one run share: one of them may go and another come at any time. */
+class Session {
+  readonly store = new Store();
+  readonly ui: UiState = { folds: new Map(), selected: null, scroll: 0, follow: true };
+  readonly views = new Set<(message: Incoming) => void>();
+  private asked = -Infinity;
+  private needed = true;
+
+  constructor(private model: Model) {
+    model.on("msg:custom", (message) => this.receive(message));
+  }
+
+  /** Ask for a snapshot where one is needed, once a second at most. */
+  ask(): void {
+    const now = performance.now();
+    if (!this.needed || now - this.asked < SNAPSHOT_EVERY) return;
+    this.asked = now;
+    this.model.send({ type: "snapshot" });
+  }
+
+  private receive(message: Incoming): void {
+    if (this.store.apply(message, performance.now())) this.needed = true;
+    else if (message.type === "snapshot" && message.part + 1 === message.parts) {
+      this.needed = !this.store.complete;
+    }
+    this.ask();
+    for (const view of this.views) view(message);
+  }
+}
+
+// By the id of the run's place: the model object itself is another one for each view.
+const sessions = new Map<string, Session>();
+
+function sessionOf(model: Model): Session {
+  const place = model.get("place");
+  const found = sessions.get(place) ?? new Session(model);
+  sessions.set(place, found);
+  return found;
+}
 
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
-  const ui = states.get(model) ?? { folds: new Map(), selected: null, scroll: 0, follow: true };
-  states.set(model, ui);
-  const store = new Store();
+  const session = sessionOf(model);
+  const { store, ui } = session;
   const root = element("div", "rlm-view");
   const note = element("div", "rlm-note");
   const header = new HeaderView(() => model.send({ type: "stop" }));
@@ -39,7 +74,6 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   el.replaceChildren(root);
 
   let frame = 0;
-  let asked = -Infinity;
   const draw = (): void => {
     frame = 0;
     const now = store.now(performance.now());
@@ -50,30 +84,15 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const redraw = (): void => {
     if (frame === 0) frame = requestAnimationFrame(draw);
   };
-  const ask = (): void => {
-    const now = performance.now();
-    if (now - asked < SNAPSHOT_EVERY) return;
-    asked = now;
-    model.send({ type: "snapshot" });
-  };
-  let needed = true;
   const receive = (message: Incoming): void => {
-    if (message.type === "fields" || message.type === "text") {
-      panel.receive(message);
-      return;
-    }
-    if (store.apply(message, performance.now())) needed = true;
-    if (message.type === "snapshot" && message.part + 1 === message.parts && store.complete) {
-      needed = false;
-    }
-    if (needed) ask();
+    panel.receive(message);
     setText(note, "");
     redraw();
   };
-  model.on("msg:custom", receive);
-  ask();
+  session.views.add(receive);
+  session.ask();
   const timer = setInterval(() => {
-    if (needed) ask();
+    session.ask();
     if (!store.ended) redraw();
   }, TICK);
   const giveUp = setTimeout(() => {
@@ -83,27 +102,12 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   resized.observe(root);
   draw();
   return () => {
+    session.views.delete(receive);
     clearInterval(timer);
     clearTimeout(giveUp);
     cancelAnimationFrame(frame);
     resized.disconnect();
-    model.off("msg:custom", receive);
   };
-}
-
-function legend(): HTMLElement {
-  const made = element("div", "rlm-legend");
-  const sample = (name: string, text: string): void => {
-    const item = element("span", "rlm-item");
-    const swatch = element("span", "rlm-swatch");
-    swatch.append(element("i", name));
-    item.append(swatch, element("span", "", text));
-    made.append(item);
-  };
-  sample("rlm-wait", "waiting in the queue");
-  sample("rlm-run", "own latency");
-  sample("rlm-mark", "approximate latency (batch duration / prompts): where the slot would end if that were its latency");
-  return made;
 }
 
 /**
@@ -113,6 +117,7 @@ function legend(): HTMLElement {
  */
 function initialize({ model }: { model: Model }): () => void {
   const place = model.get("place");
+  const session = sessionOf(model);
   let shown: { outer: HTMLElement; undo: () => void } | null = null;
   const look = (): void => {
     const outer = document.getElementById(place);
@@ -121,6 +126,8 @@ function initialize({ model }: { model: Model }): () => void {
       shown = null;
     }
     if (outer === null || shown !== null) return;
+    session.ask();
+    if (!session.store.complete && session.store.rows.size === 0) return;
     const inner = element("div");
     const saved = [...outer.children].filter((child) => child instanceof HTMLElement);
     for (const child of saved) child.hidden = true;
@@ -139,7 +146,23 @@ function initialize({ model }: { model: Model }): () => void {
   return () => {
     clearInterval(timer);
     shown?.undo();
+    sessions.delete(place);
   };
+}
+
+function legend(): HTMLElement {
+  const made = element("div", "rlm-legend");
+  const sample = (name: string, text: string): void => {
+    const item = element("span", "rlm-item");
+    const swatch = element("span", "rlm-swatch");
+    swatch.append(element("i", name));
+    item.append(swatch, element("span", "", text));
+    made.append(item);
+  };
+  sample("rlm-wait", "waiting in the queue");
+  sample("rlm-run", "own latency");
+  sample("rlm-mark", "approximate latency (batch duration / prompts): where the slot would end if that were its latency");
+  return made;
 }
 
 export default { initialize, render };

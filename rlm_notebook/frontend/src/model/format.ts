@@ -33,13 +33,18 @@ export function cost(summary: Summary): string {
 
 /** The numbers beside a bar. */
 export function times(row: Row, now: number): string {
-  if (row.state === "not_sent" || row.state === "skipped") return "";
+  const { waited, took } = timesOf(row, now);
+  return waited + took;
+}
+
+/** The same in two parts: in narrow views the first one gives way. */
+export function timesOf(row: Row, now: number): { waited: string; took: string } {
+  if (row.state === "not_sent" || row.state === "skipped") return { waited: "", took: "" };
   const own = latency(row, now);
   const wait = queueWait(row, now);
-  if (own === null) return `wait ${duration(wait)}`;
-  // Root calls are handed to the handler thread: a wait below 1 ms is no queue.
-  if (row.kind !== "slot" && wait < 1) return duration(own);
-  return wait < 1 ? duration(own) : `wait ${duration(wait)} · ${duration(own)}`;
+  if (own === null) return { waited: "wait ", took: duration(wait) };
+  // A wait below 1 ms is the hand-over between threads, no queue.
+  return { waited: wait < 1 ? "" : `wait ${duration(wait)} · `, took: duration(own) };
 }
 
 export const STATES: Record<string, { symbol: string; title: string }> = {

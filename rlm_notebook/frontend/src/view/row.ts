@@ -1,7 +1,7 @@
 // One row of the tree: fold mark, state, label, detail or error, times, bar.
 
 import type { Row } from "../model/messages";
-import { count, duration, plural, stateOf, times } from "../model/format";
+import { count, duration, plural, stateOf, times, timesOf } from "../model/format";
 import { barOf } from "../model/scale";
 import type { Store } from "../model/store";
 import { type Line, slotCounts } from "../model/visible";
@@ -15,6 +15,8 @@ export class RowView {
   private label = element("span", "rlm-label");
   private detail = element("span", "rlm-detail");
   private times = element("span", "rlm-times");
+  private waited = element("span", "rlm-waited");
+  private took = element("span");
   private bar = element("span", "rlm-bar");
   private wait = element("i", "rlm-wait");
   private run = element("i", "rlm-run");
@@ -26,6 +28,7 @@ export class RowView {
     this.root.dataset.id = String(id);
     this.root.id = `rlm-row-${id}`;
     this.bar.append(this.wait, this.run, this.mark, this.overview);
+    this.times.append(this.waited, this.took);
     this.root.append(this.fold, this.state, this.label, this.detail, this.times, this.bar);
   }
 
@@ -45,7 +48,9 @@ export class RowView {
     setAttribute(this.state, "title", state.title);
     setText(this.label, row.label);
     this.updateDetail(store, row, open);
-    setText(this.times, times(row, now));
+    const { waited, took } = timesOf(row, now);
+    setText(this.waited, waited);
+    setText(this.took, took);
     this.updateBar(store, row, now, foldable && !open && row.kind === "batch");
   }
 
