@@ -22,7 +22,7 @@ from rlm_notebook.lm.protocol import LM
 from rlm_notebook.result import Outcome, Result
 from rlm_notebook.settings import Settings
 from rlm_notebook.subcalls import Caller, SubcallGate
-from rlm_notebook.trace.jsonl import SUFFIX, JsonlWriter
+from rlm_notebook.trace.jsonl import SUFFIX, JsonlWriter, clean
 from rlm_notebook.trace.recorder import Recorder, Sink
 from rlm_notebook.trace.trace import Trace
 from rlm_notebook.turns import Ending, Run, Shared, end_run, start_run
@@ -67,7 +67,7 @@ class LiveRun:
         lookup: Callable[[str | None], LM],
         trace: str | Path | None = None,
     ) -> None:
-        self.question = question.strip()
+        self.question = clean(question.strip())
         if not self.question:
             raise UsageError("there is no question: write one")
         check_context(context)

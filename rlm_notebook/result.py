@@ -10,16 +10,9 @@ from typing import Any, Literal
 from rlm_notebook.lm.protocol import Usage
 from rlm_notebook.trace.trace import Trace
 from rlm_notebook.trace.tree import Span
+from rlm_notebook.view.words import OUTCOMES
 
 Outcome = Literal["answered", "answered_unseen", "fallback", "no_answer", "stopped", "error"]
-OUTCOMES: dict[str, str] = {
-    "answered": "answered",
-    "answered_unseen": "answered before the model had seen the output of its code",
-    "fallback": "answered on request, after the turns had run out",
-    "no_answer": "no answer",
-    "stopped": "stopped",
-    "error": "failed",
-}
 SHOWN = 20_000
 """Characters of an answer that are displayed; ``result.answer`` is always whole."""
 

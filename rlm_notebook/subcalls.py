@@ -16,6 +16,7 @@ import msgspec
 from rlm_notebook.errors import LMError, RLMError
 from rlm_notebook.lm.protocol import LM, Message, Purpose, Request, Response
 from rlm_notebook.repl.protocol import Call, SubcallError
+from rlm_notebook.trace.jsonl import clean
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -117,6 +118,8 @@ class Caller:
             failure = _failure(error, lm, self._timeout)
             self._recorder.end(span, "error", error=error_attrs(failure))
             raise failure from None
+        if response.text is not None:
+            response = msgspec.structs.replace(response, text=clean(response.text))
         state = "null" if response.text is None else "ok" if response.text.strip() else "empty"
         attrs: dict[str, Any] = {
             "response": response.text,

@@ -11,6 +11,7 @@ import html
 import itertools
 from collections.abc import Iterator
 
+from rlm_notebook.trace.jsonl import clean
 from rlm_notebook.trace.trace import Trace
 from rlm_notebook.trace.tree import Span
 from rlm_notebook.view.excerpt import excerpt
@@ -218,4 +219,4 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(text)
+    return html.escape(clean(text))
