@@ -42,7 +42,7 @@ frontend: $(NODE_STAMP)
 	cd $(FRONTEND) && npm run --silent build
 
 bench: $(VENV)/.test debian
-	$(BIN)/python -m benchmarks.bench build/bench.json
+	$(BIN)/python -m tests.benchmarks.bench build/bench.json
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

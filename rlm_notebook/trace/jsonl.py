@@ -85,7 +85,7 @@ class JsonlWriter:
         self._failed = False
         self._texts: set[str] = set()
         self._turns: set[int] = set()
-        self._file.write(_encoder.encode(header) + b"\n")
+        self._header: Header | None = header  # written with the first event, which sets its time
         self._thread = threading.Thread(target=self._run, name="rlm-trace", daemon=True)
         self._thread.start()
 
@@ -118,6 +118,9 @@ class JsonlWriter:
 
     def _flush(self) -> None:
         lines: list[bytes] = []
+        if self._header is not None and (self._queue or self._closing.is_set()):
+            lines.append(_encoder.encode(self._header))
+            self._header = None
         durable = self._closing.is_set()
         while self._queue:
             event = self._queue.popleft()

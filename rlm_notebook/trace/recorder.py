@@ -49,13 +49,8 @@ class Recorder:
         clock: Callable[[], int] = time.monotonic_ns,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC).astimezone(),
     ) -> None:
-        header = Header(
-            FORMAT_VERSION,
-            wall().isoformat(timespec="milliseconds"),
-            engine,
-            settings or {},
-            packages or {},
-        )
+        self._wall = wall
+        header = Header(FORMAT_VERSION, self._wall_time(), engine, settings or {}, packages or {})
         self.trace = Trace(header)
         self.warnings: list[str] = []
         """What went wrong beside the run, for instance a trace file that cannot be written."""
@@ -95,6 +90,7 @@ class Recorder:
         with self._lock:
             if self._zero is None:
                 self._zero = self._clock()
+                self.trace.header.started_at = self._wall_time()
             span_id = self._next_id
             self._next_id += 1
             self._emit(SpanStarted(self.now(), span_id, parent, kind, state, attrs))
@@ -137,6 +133,9 @@ class Recorder:
             except Exception as error:
                 self.warn(f"{type(sink).__name__} did not close: {error}")
         self._sinks.clear()
+
+    def _wall_time(self) -> str:
+        return self._wall().isoformat(timespec="milliseconds")
 
     def _emit(self, event: Event) -> None:
         if self.trace.append(event) is None:

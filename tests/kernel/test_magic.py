@@ -45,9 +45,9 @@ def test_the_view_is_shown_and_left_as_it_ended(kernel: Kernel) -> None:
     ran = kernel.run("%%rlm --context corpus --model quick\nwhat?")
     (shown,) = ran.data("display_data")
     (last,) = ran.data("update_display_data")
-    for data in (shown, last):
-        assert "application/vnd.jupyter.widget-view+json" in data
-        assert "text/html" in data
+    assert {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"} == set(shown)
+    # A widget in a saved notebook is an error message once its kernel is gone.
+    assert {"text/html", "text/plain"} == set(last)
     assert "llm_query" in last["text/html"]
 
 

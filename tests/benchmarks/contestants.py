@@ -1,4 +1,4 @@
-"""Who is measured: ``python -m benchmarks.contestants NAME BASE_URL``, one process each.
+"""Who is measured: ``python -m tests.benchmarks.contestants NAME BASE_URL``, one process each.
 
 Each line on standard input, ``{"count": 200, "batches": 6}``, asks for so many batches in a row
 on one client; the line that comes back holds the seconds and the lost slots of each batch. The
@@ -117,10 +117,10 @@ class Ours:
     def __init__(self, url: str) -> None:
         from jupyter_client.manager import start_new_kernel
 
-        from benchmarks import our_run
+        from tests.benchmarks import our_run
 
         self._manager, self._kernel = start_new_kernel(kernel_name="python3")
-        self._execute("%load_ext rlm_notebook\nimport json\nfrom benchmarks import our_run")
+        self._execute("%load_ext rlm_notebook\nimport json\nfrom tests.benchmarks import our_run")
         self._cell = our_run.cell(url)
 
     def run(self, count: int, batches: int) -> Outcome:

@@ -1,4 +1,4 @@
-"""Measure us and our peers on this machine, side by side: ``python -m benchmarks.bench``.
+"""Measure us and our peers on this machine, side by side: ``python -m tests.benchmarks.bench``.
 
 The peers live in a virtual environment of their own (.cache/bench-venv), made when it is missing.
 Results go to build/bench.json, a list of {"name", "value", "unit", "versus", "ratio"}; ``ratio`` is
@@ -13,10 +13,9 @@ import os
 import subprocess
 import sys
 import tomllib
-import venv
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".cache" / "bench-venv"
 PYTHON = HOME / ("Scripts" if os.name == "nt" else "bin") / "python"
 OUT = ROOT / "build" / "bench.json"
@@ -36,7 +35,7 @@ def make_venv() -> None:
     if stamp.exists() and stamp.read_text() == wanted:
         return
     print(f"building {HOME}", file=sys.stderr)
-    venv.create(HOME, with_pip=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", HOME], check=True)
     subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *requirements()], check=True)
     stamp.write_text(wanted)
 
@@ -51,7 +50,12 @@ def main() -> None:
     make_venv()
     given.out.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    command = [str(PYTHON), "-m", "benchmarks.measure", json.dumps([given.rounds, given.only])]
+    command = [
+        str(PYTHON),
+        "-m",
+        "tests.benchmarks.measure",
+        json.dumps([given.rounds, given.only]),
+    ]
     env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     rows = json.loads(done.stdout)

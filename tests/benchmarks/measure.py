@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
-from benchmarks import our_run
-from benchmarks.contestants import CONTESTANTS, LANES, Outcome
-from benchmarks.schedule import fifo_makespan, lognormal
+from tests.benchmarks import our_run
+from tests.benchmarks.contestants import CONTESTANTS, LANES, Outcome
+from tests.benchmarks.schedule import fifo_makespan, lognormal
 from tests.servers.handle import OpenAIServer
 from tests.servers.openai_server import Rule
 
@@ -32,7 +32,7 @@ class Worker:
     def __init__(self, name: str, url: str, log: TextIO) -> None:
         self._name = name
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.contestants", name, url],
+            [sys.executable, "-m", "tests.benchmarks.contestants", name, url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,  # the peers' own complaints, such as closed event loops
@@ -159,7 +159,7 @@ def main() -> None:
         if wanted("load_ext"):
             rows += load_ext(rounds)
         if wanted("click_latency", "event_to_browser"):
-            from benchmarks.browser import measure
+            from tests.benchmarks.browser import measure
 
             for name, milliseconds in measure(server, ROOT).items():
                 rows.append(row(name, milliseconds, "ms", None, None))

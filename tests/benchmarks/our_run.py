@@ -7,7 +7,7 @@ import tempfile
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from benchmarks.contestants import LANES, MODEL, Outcome, prompts_of
+from tests.benchmarks.contestants import LANES, MODEL, Outcome, prompts_of
 
 if TYPE_CHECKING:
     from rlm_notebook import Result

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, TimeoutError, sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
-from benchmarks import our_run
-from benchmarks.schedule import lognormal
+from tests.benchmarks import our_run
+from tests.benchmarks.schedule import lognormal
+from tests.browser.lab import Lab, Notebook, launch
 from tests.servers.handle import OpenAIServer
 from tests.servers.openai_server import Rule
 
-CHROMIUM = "/usr/bin/chromium"
 SLOTS = 200
 LATENCIES = lognormal(SLOTS, median=0.2, sigma=1.0, seed=7)
 CLICKS = 15
@@ -31,7 +26,7 @@ SETUP = f"""\
 import json, time
 import ipywidgets
 from IPython.display import display
-from benchmarks import our_run
+from tests.benchmarks import our_run
 context = our_run.context({SLOTS}, 1)
 clicks = []
 button = ipywidgets.Button(description="bench-click")
@@ -77,88 +72,31 @@ window.WebSocket = class extends WebSocket {
 """
 
 
-def notebook(cells: list[str]) -> dict[str, Any]:
-    """A notebook file; with a kernel named, so that JupyterLab does not ask for one."""
-    empty: dict[str, Any] = {
-        "cell_type": "code",
-        "metadata": {},
-        "outputs": [],
-        "execution_count": None,
-    }
-    return {
-        "cells": [{**empty, "id": f"cell-{i}", "source": cell} for i, cell in enumerate(cells)],
-        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-
-
-@contextmanager
-def jupyterlab(folder: Path) -> Iterator[str]:
-    """A JupyterLab of its own, on loopback; gives its address."""
-    runtime = folder / "runtime"
-    places = {
-        "JUPYTER_RUNTIME_DIR": runtime,
-        "JUPYTER_CONFIG_DIR": folder / "config",
-        "IPYTHONDIR": folder / "ipython",
-        "JUPYTERLAB_SETTINGS_DIR": folder / "settings",
-        "JUPYTERLAB_WORKSPACES_DIR": folder / "workspaces",
-    }
-    options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", *options, "--IdentityProvider.token="],
-        cwd=folder,
-        env={**os.environ, **{name: str(place) for name, place in places.items()}},
-        stdout=subprocess.DEVNULL,
-        stderr=(folder / "lab.log").open("w"),
-    )
-    try:
-        info = runtime / f"jpserver-{process.pid}.json"
-        deadline = time.monotonic() + 60
-        while not info.exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"JupyterLab did not start: {(folder / 'lab.log').read_text()}")
-            time.sleep(0.1)
-        yield json.loads(info.read_text())["url"]
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-
-
 def measure(server: OpenAIServer, root: Rule) -> dict[str, float]:
     """Medians in milliseconds."""
     server.script(root, Rule(delays=LATENCIES))
-    with tempfile.TemporaryDirectory(prefix="rlm-bench-") as name:
-        folder = Path(name)
-        cells = [SETUP, our_run.cell(server.url), REPORT]
-        (folder / "bench.ipynb").write_text(json.dumps(notebook(cells)))
-        with jupyterlab(folder) as url, sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1400, "height": 1600})
-            page.add_init_script(LISTEN)
-            page.goto(f"{url}lab/tree/bench.ipynb")
-            try:
-                seen, kernel = click_through(page)
-            except TimeoutError:
-                text = page.locator(".jp-Notebook").inner_text()
-                raise RuntimeError(f"the notebook did not get through:\n{text}") from None
-            browser.close()
+    folder = Path(tempfile.mkdtemp(prefix="rlm-bench-"))
+    with Lab(folder) as lab, sync_playwright() as playwright:
+        lab.write("bench.ipynb", [SETUP, our_run.cell(server.url), REPORT])
+        browser = launch(playwright)
+        page = browser.new_page(viewport={"width": 1400, "height": 1600})
+        page.add_init_script(LISTEN)
+        seen, kernel = click_through(page, lab)
+        browser.close()
+    shutil.rmtree(folder, ignore_errors=True)
     return {
         "click_latency": click_latency(seen["clicks"], kernel["clicks"], kernel["batch"]),
         "event_to_browser": event_to_browser(kernel["ends"], seen["messages"]),
     }
 
 
-def click_through(page: Page) -> tuple[dict[str, Any], dict[str, Any]]:
+def click_through(page: Page, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the cells, click while the second runs: what the browser saw, what the kernel saw."""
-    page.locator(".jp-Notebook .jp-Cell").first.click(timeout=60_000)
-    page.keyboard.press("Shift+Enter")
+    notebook = Notebook(page, lab, "bench.ipynb")
+    notebook.run_all()
     button = page.locator(".jupyter-button", has_text="bench-click")
-    button.wait_for(timeout=60_000)
-    page.keyboard.press("Shift+Enter")
-    page.keyboard.press("Shift+Enter")
-    page.locator(".jp-Cell .jp-InputPrompt", has_text="[*]").first.wait_for()
-    page.wait_for_timeout(1000)
+    button.wait_for()
+    page.locator('.rlm-row[data-kind="batch"]').wait_for()
     for _ in range(CLICKS):
         button.click()
         page.wait_for_timeout(100)
