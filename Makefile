@@ -8,7 +8,7 @@ FRONTEND := rlm_notebook/frontend
 NODE_STAMP := $(FRONTEND)/node_modules/.package-lock.json
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
-.PHONY: quickstart lab test lint python-tests notebook-tests browser-tests frontend frontend-tests bench debian clean
+.PHONY: quickstart lab test lint python-tests notebook-tests browser-tests frontend frontend-tests bench screenshots debian clean
 
 quickstart: $(VENV)/.lab
 	$(BIN)/python notebooks/run.py notebooks/01_quickstart.ipynb build/quickstart
@@ -56,7 +56,7 @@ $(VENV)/.test: $(VENV)/bin/python pyproject.toml
 	$(BIN)/pip install --quiet --editable ".[test]"
 	touch $@ $(VENV)/.lab
 
-$(NODE_STAMP): $(FRONTEND)/package-lock.json debian
+$(NODE_STAMP): $(FRONTEND)/package-lock.json | debian
 	cd $(FRONTEND) && npm ci --silent
 	touch $@
 
@@ -68,6 +68,10 @@ debian:
 	  package=$$program; [ $$program = node ] && package=nodejs; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$package >/dev/null || exit 1; \
 	done
+
+# The pictures of README, taken anew.
+screenshots: $(VENV)/.test debian
+	$(BIN)/python -m tests.browser.screenshots docs
 
 clean:
 	rm -rf build $(VENV) $(FRONTEND)/node_modules .cache .pytest_cache .mypy_cache .ruff_cache
