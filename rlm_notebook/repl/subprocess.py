@@ -236,6 +236,8 @@ class SubprocessREPL:
             await asyncio.shield(process.wait())
         if self._writer is not None:
             self._writer.close()
+            with contextlib.suppress(OSError):  # it may have been cut off in mid-frame
+                await self._writer.wait_closed()
             self._writer = None
         directory, self._directory = self._directory, None
         if directory is not None:
