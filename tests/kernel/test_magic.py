@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -213,3 +214,20 @@ def test_a_secret_key_reaches_neither_trace_nor_output(tmp_path: Path) -> None:
     traces = list(tmp_path.glob("rlm-traces/*.rlm.jsonl"))
     assert len(traces) == 1
     assert "canary" not in traces[0].read_text(encoding="utf-8")
+
+
+def test_a_background_run_leaves_the_static_tree_under_its_cell(kernel: Kernel) -> None:
+    begun = kernel.run("%%rlm --context corpus --model quick --background\nq")
+    assert begun.status == "ok"
+    seen: list[dict[str, Any]] = []
+
+    def watch(message: dict[str, Any]) -> None:
+        if message["msg_type"] == "update_display_data":
+            seen.append(message["content"])
+
+    kernel.run("import time; time.sleep(0.7)", during=watch)
+    shown = [content for kind, content in begun.outputs if kind == "display_data"]
+    updates = [each for each in begun.outputs if each[0] == "update_display_data"]
+    last = seen[-1] if seen else updates[-1][1]
+    assert last["transient"] == shown[0]["transient"], "the same output is updated"
+    assert set(last["data"]) == {"text/html", "text/plain"}
