@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import re
 import signal
@@ -47,13 +46,7 @@ def run_here(coroutine: Coroutine[Any, Any, Any]) -> Any:
     except ValueError:
         from rlm_notebook.handler import handler
 
-        future = handler().submit(coroutine)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            concurrent.futures.wait([future], timeout=5)
-            raise
+        return handler().block(coroutine)
     task = loop.create_task(coroutine)
     try:
         return loop.run_until_complete(task)

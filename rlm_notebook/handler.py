@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+CLOSE_SECONDS = 5.0
+"""How long a clean-up may take before it is no longer waited for."""
 
 
 class Handler:
@@ -78,6 +80,19 @@ class Handler:
         """
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
+    def block(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the handler's loop and block until it has ended.
+
+        An interrupt cancels it, and is raised once it has cleaned up.
+        """
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            concurrent.futures.wait([future], timeout=CLOSE_SECONDS)
+            raise
+
     def on_close(self, key: object, closer: Callable[[], Awaitable[None]]) -> None:
         """Call ``closer`` on the loop when the process ends."""
         self._closers[id(key)] = closer
@@ -98,7 +113,7 @@ class Handler:
             self.loop.stop()
 
         self.submit(finish())
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=CLOSE_SECONDS)
 
 
 def _copy(task: asyncio.Task[T], outcome: concurrent.futures.Future[T]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import warnings
 from pathlib import Path
 from typing import Any
@@ -80,13 +79,7 @@ class RLM:
         if handler().here:
             work.close()
             raise UsageError("completion() would block the handler thread: await acompletion()")
-        future = handler().submit(work)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            concurrent.futures.wait([future], timeout=5)
-            raise
+        return handler().block(work)
 
     async def acompletion(
         self, context: Any, question: str, *, trace: str | Path | None = None

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import re
 
-from rlm_notebook.lm.passages import central_sentences, find, read_question
+from rlm_notebook.lm.passages import central_sentences, find
 from rlm_notebook.lm.protocol import Message, Request, Response, Usage
+from rlm_notebook.lm.questions import read_question
 from rlm_notebook.prompts import CHILD_QUESTION, question_of
 
 NAME = "builtin/extractive"

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from rlm_notebook import RLM, Result
 from rlm_notebook.lm.extractive import ExtractiveLM, final_reply, leaf_reply, root_reply
-from rlm_notebook.lm.passages import find, read_question
+from rlm_notebook.lm.passages import find
 from rlm_notebook.lm.protocol import Message, Request
+from rlm_notebook.lm.questions import read_question
 from rlm_notebook.prompts import first_message, output_message, system_prompt
 from tests.fakes import FakeLM
 
