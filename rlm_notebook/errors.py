@@ -59,12 +59,36 @@ class LMError(RLMError):
     Attributes
     ----------
     type
-        A short stable name: ``connect``, ``timeout``, ``http``, ``protocol``, ``simulated``...
+        A short stable name: ``connect`` (not sent), ``disconnected``, ``timeout``, ``http``,
+        ``quota``, ``protocol``, ``simulated``, ``not_sent``, or the name of an exception.
     status
         HTTP status where there was one.
+    retry_after
+        Seconds after which the server asks to try again, where it says so.
     """
 
-    def __init__(self, message: str, *, type: str, status: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        type: str,
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.type = type
         self.status = status
+        self.retry_after = retry_after
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether every further call to the same model would fail in the same way."""
+        return self.type == "quota" or (self.type == "http" and self.status in (401, 402, 403, 404))
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same call may succeed a little later."""
+        if self.type in ("connect", "disconnected"):
+            return True
+        status = self.status or 0
+        return self.type == "http" and (status in (408, 409, 429) or 500 <= status < 600)

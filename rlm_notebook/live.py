@@ -15,13 +15,15 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
+from rlm_notebook.calls import Caller
 from rlm_notebook.context import check_context
 from rlm_notebook.errors import LMError, RLMError, RunError, TraceError, UsageError
 from rlm_notebook.handler import handler
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.result import Outcome, Result
+from rlm_notebook.retry import RetryPolicy
 from rlm_notebook.settings import Settings
-from rlm_notebook.subcalls import Caller, SubcallGate
+from rlm_notebook.subcalls import SubcallGate
 from rlm_notebook.trace.jsonl import SUFFIX, JsonlWriter, clean
 from rlm_notebook.trace.recorder import Recorder, Sink
 from rlm_notebook.trace.trace import Trace
@@ -156,7 +158,12 @@ class LiveRun:
             self._settings,
             recorder,
             self._handler,
-            Caller(recorder, self._settings.call_timeout),
+            Caller(
+                recorder,
+                self._settings.call_timeout,
+                RetryPolicy(attempts=self._settings.max_attempts),
+                self._settings.provider_max_concurrent,
+            ),
             SubcallGate(self._settings.max_concurrent_subcalls),
             self._lookup,
         )

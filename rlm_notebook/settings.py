@@ -52,13 +52,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch_max_concurrent: Annotated[
         int, msgspec.Meta(ge=1, description="plain LM calls of one batch in flight at once")
     ] = 16
+    provider_max_concurrent: Annotated[
+        int,
+        msgspec.Meta(
+            ge=1,
+            description="requests in flight to one provider, shared by all batches, children and "
+            "runs; halves itself on 429 and grows back",
+        ),
+    ] = 64
     max_concurrent_subcalls: Annotated[
         int, msgspec.Meta(ge=1, description="child RLMs at work at once, in the whole tree")
     ] = 4
     timeout: Annotated[
         Positive | None, msgspec.Meta(description="seconds for the whole run; default: none")
     ] = None
-    call_timeout: Annotated[Positive, msgspec.Meta(description="seconds for one LM call")] = 300.0
+    call_timeout: Annotated[
+        Positive, msgspec.Meta(description="seconds for one LM call, retries and waits included")
+    ] = 300.0
+    max_attempts: Annotated[
+        int, msgspec.Meta(ge=1, description="requests that one LM call may cost, retries included")
+    ] = 4
     failure_rule: Annotated[
         Literal["gather", "taskgroup"],
         msgspec.Meta(

@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from rlm_notebook.calls import Caller, error_attrs
 from rlm_notebook.errors import LMError, RLMError
-from rlm_notebook.lm.protocol import LM, Message, Purpose, Request, Response
+from rlm_notebook.lm.protocol import LM, Message, Request
 from rlm_notebook.repl.protocol import Call, SubcallError
-from rlm_notebook.trace.jsonl import clean
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -82,55 +80,6 @@ class Place:
             self._free.release()
 
 
-class Caller:
-    """Makes one recorded LM call; shared by the turns, the single sub-calls and the slots."""
-
-    def __init__(self, recorder: Recorder, timeout: float) -> None:
-        self._recorder = recorder
-        self._timeout = timeout
-        self._seen: dict[tuple[str, ...], int] = {}
-
-    def request(self, purpose: Purpose, *messages: Message) -> Request:
-        """A request that knows how many equal ones came before it. Call in order of submission."""
-        key = tuple(message.content for message in messages)
-        occurrence = self._seen.get(key, 0)
-        self._seen[key] = occurrence + 1
-        return Request(messages, purpose, occurrence)
-
-    async def call(self, span: int, lm: LM, request: Request) -> Response:
-        """Send it now and record how it ends.
-
-        Raises
-        ------
-        LMError
-            It failed; the span is ended already.
-        """
-        self._recorder.running(span)
-        try:
-            async with asyncio.timeout(self._timeout):
-                response = await lm.complete(request)
-            if not isinstance(response, Response):
-                raise LMError(f"{lm.name} returned {type(response).__name__}", type="protocol")
-        except asyncio.CancelledError:
-            self._recorder.end(span, "cancelled")
-            raise
-        except Exception as error:
-            failure = _failure(error, lm, self._timeout)
-            self._recorder.end(span, "error", error=error_attrs(failure))
-            raise failure from None
-        if response.text is not None:
-            response = msgspec.structs.replace(response, text=clean(response.text))
-        state = "null" if response.text is None else "ok" if response.text.strip() else "empty"
-        attrs: dict[str, Any] = {
-            "response": response.text,
-            "usage": msgspec.to_builtins(response.usage),
-        }
-        if response.finish_reason is not None:
-            attrs["finish_reason"] = response.finish_reason
-        self._recorder.end(span, state, **attrs)
-        return response
-
-
 class Subcalls:
     """Answers the sub-calls of one run's REPL."""
 
@@ -142,6 +91,7 @@ class Subcalls:
         lookup: Callable[[str | None], LM],
         run_child: RunChild | None,
         place: Place | None,
+        run: int,
     ) -> None:
         self._recorder = recorder
         self._settings = settings
@@ -149,6 +99,7 @@ class Subcalls:
         self._lookup = lookup
         self._run_child = run_child
         self._place = place
+        self._run = run
         self.parent = 0
         """The ``code`` span that runs now."""
 
@@ -217,10 +168,14 @@ class Subcalls:
         ]
         answers = [""] * len(spans)
         failed: list[tuple[int, LMError]] = []
+        hopeless: LMError | None = None
 
         async def slot(index: int) -> None:
+            nonlocal hopeless
             prompt, span = call.prompts[index], spans[index]
             try:
+                if hopeless is not None:
+                    raise self._not_sent(span, hopeless)
                 if child and index not in call.invalid and not isinstance(lm, RLMError):
                     assert self._run_child is not None
                     answers[index] = await self._run_child(prompt, call.model, batch, span)
@@ -231,11 +186,13 @@ class Subcalls:
             except LMError as error:
                 answers[index] = f"Error: {error}"
                 failed.append((index, error))
+                if error.hopeless:
+                    hopeless = error  # what is not under way yet would only fail in the same way
                 if settings.failure_rule == "taskgroup":
                     raise
 
         try:
-            await _in_lanes(slot, len(spans), limit)
+            await _in_lanes(slot, _longest_first(call.prompts), limit)
         except LMError:
             recorder.end_open(batch, "cancelled")
             index, error = failed[0]
@@ -264,10 +221,15 @@ class Subcalls:
             raise failure
         if request is None:
             request = self._caller.request("sub", Message("user", prompt))
-        response = await self._caller.call(span, lm, request)
+        response = await self._caller.call(span, lm, request, self._run)
         if response.text is None:
             return f"Error: the model returned no content ({response.finish_reason or 'no reason'})"
         return response.text
+
+    def _not_sent(self, span: int, reason: LMError) -> LMError:
+        failure = LMError(f"not sent: {reason}", type="not_sent", status=reason.status)
+        self._recorder.end(span, "not_sent", error=error_attrs(failure))
+        return failure
 
     def _find(self, model: str | None) -> LM | RLMError:
         try:
@@ -276,18 +238,26 @@ class Subcalls:
             return error
 
 
-async def _in_lanes(work: Callable[[int], Awaitable[None]], count: int, lanes: int) -> None:
-    """Do ``work(0) ... work(count - 1)``, started in that order, at most ``lanes`` at once.
+def _longest_first(prompts: list[str]) -> list[int]:
+    """In which order the slots start: a long prompt that starts last would be the tail.
+
+    Prompts within a thousand characters of each other keep their order.
+    """
+    return sorted(range(len(prompts)), key=lambda index: -(len(prompts[index]) // 1_000))
+
+
+async def _in_lanes(work: Callable[[int], Awaitable[None]], order: list[int], lanes: int) -> None:
+    """Do ``work(index)`` for each index of ``order``, started in that order, ``lanes`` at once.
 
     The first exception cancels the rest, and is raised once all lanes have ended.
     """
-    indices: Iterator[int] = iter(range(count))
+    indices: Iterator[int] = iter(order)
 
     async def lane() -> None:
         for index in indices:
             await work(index)
 
-    tasks = [asyncio.ensure_future(lane()) for _ in range(min(lanes, count))]
+    tasks = [asyncio.ensure_future(lane()) for _ in range(min(lanes, len(order)))]
     try:
         await asyncio.gather(*tasks)
     except BaseException:
@@ -295,23 +265,6 @@ async def _in_lanes(work: Callable[[int], Awaitable[None]], count: int, lanes: i
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-
-
-def error_attrs(error: LMError) -> dict[str, Any]:
-    """The error as the trace keeps it."""
-    attrs: dict[str, Any] = {"type": error.type, "message": str(error)}
-    if error.status is not None:
-        attrs["status"] = error.status
-    return attrs
-
-
-def _failure(error: Exception, lm: LM, timeout: float) -> LMError:
-    if isinstance(error, LMError):
-        return error
-    if isinstance(error, TimeoutError):
-        return LMError(f"{lm.name} gave no answer within {timeout:g} s", type="timeout")
-    first = str(error).strip().split("\n")[0]
-    return LMError(f"{lm.name} raised {type(error).__name__}: {first}", type=type(error).__name__)
 
 
 def _name(lm: LM | RLMError, given: str | None) -> str | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rlm_notebook import prompts
+from rlm_notebook.calls import Caller, error_attrs
 from rlm_notebook.context import describe
 from rlm_notebook.errors import LMError, RLMError
 from rlm_notebook.handler import Handler
@@ -20,7 +21,7 @@ from rlm_notebook.parsing import Final, Reply, parse_reply, without_thinking
 from rlm_notebook.repl.protocol import REPL, Execution
 from rlm_notebook.repl.subprocess import SubprocessREPL
 from rlm_notebook.settings import Settings
-from rlm_notebook.subcalls import Caller, Place, SubcallGate, Subcalls, error_attrs
+from rlm_notebook.subcalls import Place, SubcallGate, Subcalls
 from rlm_notebook.trace.recorder import Recorder
 
 
@@ -85,6 +86,7 @@ class Run:
             shared.lookup,
             self._run_child if self._can_recurse else None,
             place,
+            span,
         )
         self._messages: list[Message] = []
         self._has_seen_output = False
@@ -157,7 +159,7 @@ class Run:
             messages=[{"role": m.role, "content": m.content} for m in self._messages],
         )
         try:
-            return await self._shared.handler.run(caller.call(span, self._lm, request))
+            return await self._shared.handler.run(caller.call(span, self._lm, request, self._span))
         except LMError as error:
             self._recorder.end(turn, "error", error=error_attrs(error))
             raise

@@ -114,10 +114,14 @@ def test_a_slot_that_hangs_times_out_alone() -> None:
 
     lm = FakeLM(batch_then_answer("llm_query_batched(['a', 'hang', 'b'])"), leaf=leaf)
     result = run(lm, call_timeout=0.3)
-    assert result.answer == ["a", "Error: fake/lm gave no answer within 0.3 s", "b"]
+    assert result.answer == [
+        "a",
+        "Error: fake/lm gave no answer within 0.3 s: give it more time with call_timeout",
+        "b",
+    ]
     assert result.trace.slots[1].error == {
         "type": "timeout",
-        "message": "fake/lm gave no answer within 0.3 s",
+        "message": "fake/lm gave no answer within 0.3 s: give it more time with call_timeout",
     }
 
 

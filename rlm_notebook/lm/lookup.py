@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from rlm_notebook.errors import ModelError, RLMError, UsageError
+from rlm_notebook.lm.presets import PRESETS, Preset
 from rlm_notebook.lm.protocol import LM
 
 GROUP = "rlm_notebook.providers"
@@ -30,7 +31,7 @@ def get_lm(
     name
         ``provider/model``, for instance ``openai/gpt-5`` or ``builtin/extractive``.
     base_url
-        Address of the server, for providers that have one.
+        Address of the server, for providers that run at many (openai, ollama, vllm).
     simulate
         Latency and failures of the builtin model, for instance ``"latency=constant(0.5)"``.
     timeout
@@ -52,8 +53,8 @@ def get_lm(
         )
     if provider == "builtin":
         return _builtin(model, simulate)
-    if provider == "openai":
-        return _openai(model, base_url=base_url, timeout=timeout)
+    if provider in PRESETS:
+        return _openai(PRESETS[provider], model, base_url=base_url, timeout=timeout)
     for entry in entry_points(group=GROUP):
         if entry.name == provider:
             return _third_party(entry, model, base_url=base_url, timeout=timeout)
@@ -62,7 +63,7 @@ def get_lm(
 
 def providers() -> list[str]:
     """The names that may stand before the slash."""
-    return sorted({"builtin", "openai", *(entry.name for entry in entry_points(group=GROUP))})
+    return sorted({"builtin", *PRESETS, *(entry.name for entry in entry_points(group=GROUP))})
 
 
 def _builtin(model: str, simulate: str | None) -> LM:
@@ -78,10 +79,16 @@ def _builtin(model: str, simulate: str | None) -> LM:
     return SimulatedLM(lm, Simulation.parse(simulate))
 
 
-def _openai(model: str, *, base_url: str | None, timeout: float | None) -> LM:
+def _openai(preset: Preset, model: str, *, base_url: str | None, timeout: float | None) -> LM:
     from rlm_notebook.lm.openai import TIMEOUT, OpenAILM
 
-    return OpenAILM(model, base_url=base_url, timeout=TIMEOUT if timeout is None else timeout)
+    return OpenAILM(
+        model,
+        # a run has one base_url: it must not send one provider's key to another one's address
+        base_url=base_url if preset.movable else None,
+        timeout=TIMEOUT if timeout is None else timeout,
+        preset=preset,
+    )
 
 
 def _third_party(entry: EntryPoint, model: str, **settings: Any) -> LM:
@@ -115,7 +122,7 @@ def _no_slash(name: str) -> str:
 
 def _unknown(provider: str, name: str) -> str:
     known = providers()
-    close = difflib.get_close_matches(provider.lower(), known, n=1)
+    close = difflib.get_close_matches(provider.lower(), known, n=1, cutoff=0.75)
     if close:
         mend = f"did you mean {close[0]}/{name.partition('/')[2].strip()}?"
     else:

@@ -1,7 +1,7 @@
 """Models behind an OpenAI-compatible server: OpenAI, OpenRouter, vLLM, llama.cpp, Ollama...
 
 One call is one ``POST {base_url}/chat/completions``. There are no retries here: whoever retries
-finds what it needs in :class:`ProviderError`.
+finds what it needs in the error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import asyncio
 import base64
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -18,6 +20,7 @@ import msgspec
 
 from rlm_notebook.errors import LMError, ModelError
 from rlm_notebook.lm.chat import decode_completion, error_text
+from rlm_notebook.lm.presets import OPENAI, Preset
 from rlm_notebook.lm.protocol import Message, Request, Response
 from rlm_notebook.lm.transport import CONNECT_SECONDS, Clients, shown, transport_error
 from rlm_notebook.trace.jsonl import clean
@@ -25,30 +28,15 @@ from rlm_notebook.trace.jsonl import clean
 if TYPE_CHECKING:
     import httpx
 
-BASE_URL = "https://api.openai.com/v1"
-BASE_URL_VARIABLE = "OPENAI_BASE_URL"
-KEY_VARIABLE = "OPENAI_API_KEY"
 TIMEOUT = 300.0
 """Seconds for one call, where nothing else is said."""
 PATH = "/chat/completions"
+QUOTA = re.compile(rb"insufficient_quota|exceeded your current quota|billing_hard_limit")
+"""In the body of a 429 that no waiting mends."""
 CHUNK = 256 * 1024
 """Bytes sent in one piece; aiohttp warns of bodies over 1 MB that would hold the loop up."""
 
 _clients = Clients()
-
-
-class ProviderError(LMError):
-    """The server answered with an error.
-
-    Attributes
-    ----------
-    retry_after
-        Seconds after which the server asks to try again, where it says so.
-    """
-
-    def __init__(self, message: str, *, status: int, retry_after: float | None = None) -> None:
-        super().__init__(message, type="http", status=status)
-        self.retry_after = retry_after
 
 
 class _Body(msgspec.Struct, omit_defaults=True):
@@ -68,14 +56,18 @@ class OpenAILM:
     model
         The model's name as the server knows it.
     base_url
-        The server's address up to and with ``/v1``; default: ``OPENAI_BASE_URL``, or OpenAI.
+        The server's address up to and with ``/v1``; default: the preset's variable
+        (``OPENAI_BASE_URL``), or its address.
     api_key
-        Default: ``OPENAI_API_KEY``. Only OpenAI itself cannot do without one.
+        Default: the preset's variable (``OPENAI_API_KEY``). Only OpenAI itself, and other presets
+        at their own address, cannot do without one.
     timeout
         Seconds for one call, connecting included; None: no limit.
     client
         Builds an HTTP client of its own for this model; default: the one of the loop, which all
         models share.
+    preset
+        Another provider that speaks the same: see :data:`rlm_notebook.lm.presets.PRESETS`.
 
     Raises
     ------
@@ -91,21 +83,24 @@ class OpenAILM:
         api_key: str | None = None,
         timeout: float | None = TIMEOUT,
         client: Callable[[], httpx.AsyncClient] | None = None,
+        preset: Preset = OPENAI,
     ) -> None:
         if not model.strip():
             raise ModelError(
                 "the model name is empty: write openai/NAME, for instance openai/gpt-5"
             )
-        address = base_url or os.environ.get(BASE_URL_VARIABLE) or BASE_URL
+        address = base_url or os.environ.get(preset.address_variable) or preset.address
+        self._preset = preset
         self.model = model.strip()
         self.base_url, user = _address(address)
         """The server's address, without user, password and query."""
         self.timeout = timeout
-        self._key_source = "api_key" if api_key else KEY_VARIABLE
-        self._key = (api_key or os.environ.get(KEY_VARIABLE) or "").strip()
-        if not self._key and not user and urlsplit(self.base_url).hostname == "api.openai.com":
+        self._key_source = "api_key" if api_key else preset.key_variable
+        self._key = (api_key or os.environ.get(preset.key_variable) or "").strip()
+        at_home = urlsplit(self.base_url).hostname == urlsplit(preset.address).hostname
+        if preset.needs_key and at_home and not self._key and not user:
             raise ModelError(
-                f"{self.name} needs an API key: set the environment variable {KEY_VARIABLE}, "
+                f"{self.name} needs an API key: set the environment variable {preset.key_variable}, "
                 "or give the base_url of a server that needs none"
             )
         self._secrets = _secrets(address, self._key, user)
@@ -115,8 +110,8 @@ class OpenAILM:
 
     @property
     def name(self) -> str:
-        """``openai/<model>``."""
-        return f"openai/{self.model}"
+        """``openai/<model>``, or another provider's name in its place."""
+        return f"{self._preset.provider}/{self.model}"
 
     def __repr__(self) -> str:
         return f"OpenAILM({self.model!r}, base_url={self.base_url!r})"
@@ -132,8 +127,8 @@ class OpenAILM:
         Raises
         ------
         LMError
-            ``connect``, ``disconnected``, ``timeout``, ``protocol``, or ``http``
-            (:class:`ProviderError`). The message is one line and holds no key.
+            ``connect``, ``disconnected``, ``timeout``, ``protocol``, ``http`` or ``quota``. The
+            message is one line and holds no key.
         """
         body = encode_body(self.model, request.messages)
         try:
@@ -185,14 +180,14 @@ class OpenAILM:
             failure = LMError(text, type=error.type, status=error.status)
         raise failure
 
-    def _refused(self, answer: httpx.Response) -> ProviderError:
+    def _refused(self, answer: httpx.Response) -> LMError:
         """What an HTTP status other than success means, and what to do."""
         status = answer.status_code
         said = self._scrub(error_text(answer.content))
         says = f" ({said})" if said else ""
         where = f"{self.name} at {self.base_url}"
         if status == 401 and not self._key:
-            text = f"{where} asks for an API key (401): set the environment variable {KEY_VARIABLE}{says}"
+            text = f"{where} asks for an API key (401): set the environment variable {self._preset.key_variable}{says}"
         elif status == 401:
             text = f"{where} does not accept the key in {self._key_source} (401): check it{says}"
         elif status == 404:
@@ -206,7 +201,13 @@ class OpenAILM:
         else:
             text = f"{where} answered {status} {answer.reason_phrase}".rstrip()
             text += f": {said}" if said else ""
-        return ProviderError(text, status=status, retry_after=_retry_after(answer.headers))
+        spent = status == 402 or (status == 429 and QUOTA.search(answer.content) is not None)
+        return LMError(
+            text,
+            type="quota" if spent else "http",
+            status=status,
+            retry_after=_retry_after(answer.headers),
+        )
 
     def _make_headers(self, user: str | None) -> Iterator[tuple[str, str]]:
         yield "content-type", "application/json"
@@ -287,11 +288,17 @@ async def _chunks(body: bytes) -> AsyncIterator[bytes]:
 
 
 def _retry_after(headers: httpx.Headers) -> float | None:
+    """Seconds, from ``retry-after-ms`` or from ``retry-after`` (seconds or an HTTP date)."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name, "").strip()
         try:
-            seconds = float(headers.get(name, "")) * unit
+            seconds = float(value) * unit
         except ValueError:
-            continue  # absent, or a date
+            try:
+                date = parsedate_to_datetime(value)
+            except ValueError:
+                continue  # absent, or neither
+            seconds = max(0.0, date.timestamp() - time.time())
         if 0 <= seconds < float("inf"):
             return seconds
     return None

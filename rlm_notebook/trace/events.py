@@ -137,6 +137,18 @@ class TurnAttrs(TypedDict, total=False):
     """What the engine did on its own account, for instance "no code block in the reply"."""
 
 
+class Attempt(TypedDict, total=False):
+    """One request of a call that did not succeed at once."""
+
+    started: int
+    """ns since the trace began."""
+    ended: int
+    error: ErrorInfo
+    """Absent for the attempt that succeeded."""
+    wait: float
+    """Seconds of back-off after it; absent if there was no further attempt."""
+
+
 class CallAttrs(TypedDict, total=False):
     """An ``lm_call`` (root or single sub-call) or a ``slot``."""
 
@@ -156,6 +168,8 @@ class CallAttrs(TypedDict, total=False):
     error: ErrorInfo
     usage: UsageAttrs
     finish_reason: str
+    attempts: list[Attempt]
+    """All requests of the call, if there was more than one."""
 
 
 class BatchAttrs(TypedDict, total=False):

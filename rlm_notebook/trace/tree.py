@@ -113,6 +113,17 @@ class Span:
         return error if isinstance(error, dict) else None
 
     @property
+    def attempts(self) -> list[dict[str, Any]]:
+        """All requests of a call that was retried; [] if the first one was the only one."""
+        attempts = self.attrs.get("attempts")
+        return attempts if isinstance(attempts, list) else []
+
+    @property
+    def back_off(self) -> float:
+        """Seconds of a call's latency that were spent waiting between attempts."""
+        return float(sum(attempt.get("wait") or 0 for attempt in self.attempts))
+
+    @property
     def usage(self) -> Usage:
         """Tokens and cost of one call."""
         return usage_from(self.attrs.get("usage"))

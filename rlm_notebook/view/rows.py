@@ -138,9 +138,8 @@ def fields(span: Span) -> list[Field]:
         if value is not None and value != "":
             found.append(Field(name, clean(text_of(value)), code))
 
-    error = span.error or {}
-    status = f" (HTTP {error['status']})" if error.get("status") else ""
-    add("error", f"{error.get('type')}: {error.get('message')}{status}" if error else None)
+    add("error", _reason(span.error))
+    add("attempts", "\n".join(_attempt(n, each) for n, each in enumerate(span.attempts, start=1)))
     add("note", attrs.get("note"))
     add("question", attrs.get("question"))
     add("context", attrs.get("context"))
@@ -211,15 +210,27 @@ def _detail(span: Span) -> Any:
         return next((line for line in lines if line and not line.startswith("#")), "")
     if span.kind == "batch":
         return f"{attrs.get('size')} prompts, {attrs.get('limit')} at once"
+    if span.open and span.attempts:
+        last = span.attempts[-1]
+        return f"attempt {len(span.attempts) + 1}, after {_reason(last.get('error'))}"
     return attrs.get("response") or attrs.get("prompt")
 
 
-def _error(span: Span) -> str:
-    error = span.error
-    if error is None:
+def _attempt(number: int, attempt: dict[str, Any]) -> str:
+    seconds = (attempt.get("ended", 0) - attempt.get("started", 0)) * 1e-9
+    wait = f", then waited {attempt['wait']:.2f} s" if attempt.get("wait") is not None else ""
+    return f"{number}. {seconds:.3f} s: {_reason(attempt.get('error')) or 'succeeded'}{wait}"
+
+
+def _reason(error: Any) -> str:
+    if not isinstance(error, dict):
         return ""
     status = f" (HTTP {error['status']})" if error.get("status") else ""
     return f"{error.get('type')}: {error.get('message')}{status}"
+
+
+def _error(span: Span) -> str:
+    return _reason(span.error)
 
 
 def _answer(root: Span) -> Any:

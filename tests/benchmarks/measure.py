@@ -134,6 +134,7 @@ def side_by_side(server: OpenAIServer, rounds: int, wanted: Callable[[str], bool
     """What is measured against the peers."""
     rows: list[Row] = []
     with ExitStack() as stack:
+        LOG.parent.mkdir(exist_ok=True)
         log = stack.enter_context(LOG.open("w"))
         workers = {name: Worker(name, server.url, log) for name in CONTESTANTS}
         for worker in workers.values():

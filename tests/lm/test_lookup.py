@@ -121,7 +121,9 @@ def test_a_wrong_name_is_answered_with_the_right_one(name: str, mend: str) -> No
 
 def test_an_unknown_provider_lists_the_known_ones(install: Install) -> None:
     install("own", "OwnLM")
-    with pytest.raises(ModelError, match="known: builtin, openai, own"):
+    with pytest.raises(
+        ModelError, match="known: builtin, gemini, ollama, openai, openrouter, own, vllm"
+    ):
         get_lm("anthropc/claude")
 
 
@@ -148,3 +150,40 @@ def test_a_provider_that_fails_is_named_with_its_reason(
     with pytest.raises(ModelError, match=says) as caught:
         get_lm("own/x")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "address"),
+    [
+        ("openrouter/meta/llama-4", "OPENROUTER_API_KEY", "https://openrouter.ai/api/v1"),
+        (
+            "gemini/gemini-3-flash",
+            "GEMINI_API_KEY",
+            "https://generativelanguage.googleapis.com/v1beta/openai",
+        ),
+    ],
+)
+def test_a_hosted_preset_needs_its_own_key_and_stays_at_its_own_address(
+    monkeypatch: pytest.MonkeyPatch, name: str, variable: str, address: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-somebody-else")
+    with pytest.raises(ModelError, match=variable):
+        get_lm(name)
+    monkeypatch.setenv(variable, "key")
+    lm = get_lm(name, base_url="http://127.0.0.1:9/v1")
+    assert lm.name == name
+    assert getattr(lm, "base_url", None) == address
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [("ollama/llama3.2", "http://localhost:11434/v1"), ("vllm/m", "http://localhost:8000/v1")],
+)
+def test_a_local_preset_needs_no_key_and_can_be_moved(
+    monkeypatch: pytest.MonkeyPatch, name: str, address: str
+) -> None:
+    assert getattr(get_lm(name), "base_url", None) == address
+    moved = get_lm(name, base_url="http://127.0.0.1:9/v1")
+    assert getattr(moved, "base_url", None) == "http://127.0.0.1:9/v1"
+    monkeypatch.setenv(f"{name.partition('/')[0].upper()}_BASE_URL", "http://127.0.0.1:8/v1")
+    assert getattr(get_lm(name), "base_url", None) == "http://127.0.0.1:8/v1"
