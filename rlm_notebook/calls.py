@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from rlm_notebook.errors import LMError
+from rlm_notebook.limits import RunLimits
 from rlm_notebook.lm.protocol import LM, Message, Purpose, Request, Response
 from rlm_notebook.provider_limit import limit_of
 from rlm_notebook.retry import RetryPolicy
@@ -24,10 +26,25 @@ class Caller:
         Seconds for one call with all its attempts and waits.
     most
         Requests in flight to one provider.
+    limits
+        What the whole tree of runs may use.
+    on_limit
+        Called with the reason when a limit is reached: the run is to end.
     """
 
-    def __init__(self, recorder: Recorder, timeout: float, policy: RetryPolicy, most: int) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        timeout: float,
+        policy: RetryPolicy,
+        most: int,
+        limits: RunLimits,
+        on_limit: Callable[[str], None],
+    ) -> None:
         self._recorder = recorder
+        self._limits = limits
+        self._on_limit = on_limit
+        self._errors_in_a_row = 0
         self._timeout = timeout
         self._policy = policy
         self._most = most
@@ -63,6 +80,7 @@ class Caller:
                     async with limit.place(run):
                         begin = recorder.now()
                         if not attempts:
+                            self._check_limits(span)
                             recorder.running(span)
                             deadline = loop.time() + self._timeout
                         else:
@@ -71,10 +89,13 @@ class Caller:
                         response = await self._attempt(lm, request, deadline)
                     break
                 except LMError as failure:
+                    if failure.type == "limit":
+                        raise
                     attempt = {"started": begin, "ended": recorder.now()}
                     attempts.append({**attempt, "error": error_attrs(failure)})
                     wait = self._policy.wait(len(attempts), failure)
                     if wait is None or loop.time() + wait >= deadline:
+                        self._errors_in_a_row += 1
                         more = {"attempts": attempts} if len(attempts) > 1 else {}
                         recorder.end(span, "error", error=error_attrs(failure), **more)
                         raise
@@ -98,7 +119,19 @@ class Caller:
             raise LMError(f"{lm.name} returned {type(response).__name__}", type="protocol")
         return response
 
+    def _check_limits(self, span: int) -> None:
+        """Nothing awaits between this and the start of the call, so the limits are exact."""
+        totals = self._recorder.trace.tree.totals
+        reason = self._limits.reached(totals, self._errors_in_a_row)
+        if reason is None:
+            return
+        failure = LMError(f"not sent: the run's limit is reached ({reason})", type="limit")
+        self._recorder.end(span, "not_sent", error=error_attrs(failure))
+        self._on_limit(reason)
+        raise failure
+
     def _record(self, span: int, response: Response, attempts: list[dict[str, Any]]) -> Response:
+        self._errors_in_a_row = 0
         if response.text is not None:
             response = msgspec.structs.replace(response, text=clean(response.text))
         text = response.text

@@ -60,7 +60,7 @@ class LMError(RLMError):
     ----------
     type
         A short stable name: ``connect`` (not sent), ``disconnected``, ``timeout``, ``http``,
-        ``quota``, ``protocol``, ``simulated``, ``not_sent``, or the name of an exception.
+        ``quota``, ``protocol``, ``simulated``, ``not_sent``, ``limit``, or the name of an exception.
     status
         HTTP status where there was one.
     retry_after

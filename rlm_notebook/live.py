@@ -19,6 +19,7 @@ from rlm_notebook.calls import Caller
 from rlm_notebook.context import check_context
 from rlm_notebook.errors import LMError, RLMError, RunError, TraceError, UsageError
 from rlm_notebook.handler import handler
+from rlm_notebook.limits import RunLimits
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.result import Outcome, Result
 from rlm_notebook.retry import RetryPolicy
@@ -163,13 +164,16 @@ class LiveRun:
                 self._settings.call_timeout,
                 RetryPolicy(attempts=self._settings.max_attempts),
                 self._settings.provider_max_concurrent,
+                RunLimits.of(self._settings),
+                self.stop,
             ),
             SubcallGate(self._settings.max_concurrent_subcalls),
             self._lookup,
         )
         span = start_run(shared, self._lm, self._context, self.question)
         run = Run(shared, self._lm, context=self._context, question=self.question, span=span)
-        state, failure = "ok", None
+        state = "ok"
+        failure: LMError | None = None
         try:
             async with asyncio.timeout(self._settings.timeout):
                 if self._stopped_by is not None:
@@ -184,6 +188,9 @@ class LiveRun:
         except RLMError as error:
             failure = error if isinstance(error, LMError) else LMError(str(error), type="repl")
             state, ending = "error", replace(run.ending, outcome="error")
+            if failure.type == "limit":  # the root's own call was the one too many
+                state, ending = "cancelled", replace(run.ending, outcome="stopped")
+                failure = None
         except Exception as error:  # a fault of ours: the trace is kept, the error is shown
             failure = LMError(f"internal error: {error!r}", type=type(error).__name__)
             end_run(recorder, span, replace(run.ending, outcome="error"), "error", failure)

@@ -31,7 +31,7 @@ class Result:
     partial: Any = None
     """What stood in ``answer["content"]`` without being called ready, if there is no answer."""
     stopped_by: str | None = None
-    """user, interrupt, timeout; for ``stopped``."""
+    """user, interrupt, timeout, or the limit that was reached; for ``stopped``."""
     error: str | None = None
     """One line; for ``error``."""
     warnings: list[str] = field(default_factory=list)

@@ -16,6 +16,7 @@ ENV_PREFIX = "RLM_"
 """``RLM_MODEL``, ``RLM_MAX_DEPTH``..., one for each setting."""
 
 
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -65,6 +66,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 4
     timeout: Annotated[
         Positive | None, msgspec.Meta(description="seconds for the whole run; default: none")
+    ] = None
+    max_calls: Annotated[
+        AtLeastOne | None, msgspec.Meta(description="LM calls of a run with its children")
+    ] = None
+    max_tokens: Annotated[
+        AtLeastOne | None, msgspec.Meta(description="tokens of a run with its children")
+    ] = None
+    max_cost: Annotated[
+        Positive | None, msgspec.Meta(description="USD of a run, as far as providers report cost")
+    ] = None
+    max_errors: Annotated[
+        AtLeastOne | None, msgspec.Meta(description="failed LM calls in a row that end a run")
     ] = None
     call_timeout: Annotated[
         Positive, msgspec.Meta(description="seconds for one LM call, retries and waits included")

@@ -121,7 +121,7 @@ class RunAttrs(TypedDict, total=False):
     outcome: str
     """answered, answered_unseen, fallback, no_answer, stopped, error."""
     stopped_by: str
-    """timeout, user, interrupt, for ``outcome="stopped"``."""
+    """timeout, user, interrupt or the limit that was reached, for ``outcome="stopped"``."""
     error: ErrorInfo
     usage: UsageAttrs
 
