@@ -50,6 +50,8 @@ class Summary(msgspec.Struct, frozen=True):
 
     state: str
     outcome: str
+    stopped_by: str
+    """Why it was stopped, if it was."""
     elapsed: float
     calls: int
     in_flight: int
@@ -115,6 +117,7 @@ def summary(tree: Tree, now: int, warnings: list[str]) -> Summary:
     return Summary(
         state=root.state if root is not None else "waiting",
         outcome=str(root.attrs.get("outcome") or "") if root is not None else "",
+        stopped_by=one_line(root.attrs.get("stopped_by"), ERROR) if root is not None else "",
         elapsed=_ms(end),
         calls=totals.calls,
         in_flight=totals.in_flight,

@@ -97,6 +97,13 @@ describe("the view", () => {
     expect(stop?.hidden).toBe(true);
   });
 
+  test("the reason of a stop stands in the header", () => {
+    const over = summary({ state: "cancelled", outcome: "stopped", stopped_by: "max_calls: 12 LM calls" });
+    model.receive(snapshot(1, [row(1, null, "run")], { ended: true, summary: over }));
+    draw();
+    expect(el.querySelector(".rlm-chip")?.textContent).toBe("⊘ stopped (max_calls: 12 LM calls)");
+  });
+
   test("text of a model is shown as text, never as HTML", () => {
     const evil = "<img src=x onerror=alert(1)>";
     model.receive(snapshot(1, [row(1, null, "run", { label: evil, detail: evil, error: evil, model: evil })],

@@ -30,6 +30,7 @@ export interface Row {
 export interface Summary {
   state: State | string;
   outcome: string;
+  stopped_by: string;
   elapsed: number;
   calls: number;
   in_flight: number;

@@ -45,7 +45,8 @@ export class HeaderView {
     }
     const running = !store.ended;
     const state = running ? "running" : summary.state;
-    const outcome = OUTCOMES[summary.outcome] ?? stateOf(summary.state).title;
+    const words = OUTCOMES[summary.outcome] ?? stateOf(summary.state).title;
+    const outcome = summary.stopped_by ? `${words} (${summary.stopped_by})` : words;
     setText(this.chip, `${stateOf(state).symbol} ${running ? (this.stopping ? "stopping" : "running") : outcome}`);
     setAttribute(this.root, "data-state", state);
     setAttribute(this.root, "data-outcome", summary.outcome);
