@@ -97,7 +97,9 @@ def _unquoted(word: str) -> str:
 
 def _metavar(field: Field) -> str:
     kind = str(field.type)
-    return "N" if "int" in kind else "SECONDS" if "float" in kind else "TEXT"
+    if "float" in kind:
+        return "USD" if "USD" in field.help else "SECONDS"
+    return "N" if "int" in kind else "TEXT"
 
 
 def _help(field: Field) -> str:

@@ -23,6 +23,8 @@ def test_every_setting_has_an_option_and_a_help_sentence() -> None:
     setting_options(parser)
     shown = parser.format_help()
     assert all(field.option in shown for field in fields())
+    for unit in ("--timeout SECONDS", "--max-cost USD", "--max-depth N", "--model TEXT"):
+        assert unit in shown
 
 
 def test_environment_variables_are_defaults_and_arguments_win(

@@ -83,7 +83,8 @@ def totals(trace: Trace) -> str:
         return "the run has not begun"
     words = OUTCOMES.get(found.outcome, root.state)
     parts = [
-        f"{SYMBOLS.get(root.state, '?')} {words}" + (f" ({found.stopped_by})" if found.stopped_by else ""),
+        f"{SYMBOLS.get(root.state, '?')} {words}"
+        + (f" ({found.stopped_by})" if found.stopped_by else ""),
         seconds(found.elapsed / 1e3),
         f"{found.calls:,} LM call{'' if found.calls == 1 else 's'}",
     ]
