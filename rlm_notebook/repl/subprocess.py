@@ -107,8 +107,16 @@ class SubprocessREPL:
             return None
 
     async def close(self) -> None:
-        """Kill the process with all it started, remove its folder."""
-        await self._stop_process()
+        """Kill the process with all it started, remove its folder.
+
+        A cancellation (a second interrupt, a limit) does not cut the clean-up short.
+        """
+        stopping = asyncio.ensure_future(self._stop_process())
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            await asyncio.wait([stopping])
+            raise
 
     async def _spawn(self) -> None:
         ours, theirs = socket.socketpair()

@@ -117,6 +117,27 @@ async def test_an_endless_loop_is_killed_with_the_processes_it_started() -> None
         await asyncio.sleep(0.01)
 
 
+async def test_a_cancellation_does_not_cut_the_clean_up_short() -> None:
+    for turns in range(6):  # cancel at each of the first steps of the clean-up
+        repl = SubprocessREPL()
+        await repl.start("c", shout)
+        assert repl._process is not None
+        assert repl._directory is not None
+        pid, folder, writer = repl._process.pid, repl._directory, repl._writer
+        closing = asyncio.create_task(repl.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        if turns == 0:  # it had not begun
+            await repl.close()
+        assert not psutil.pid_exists(pid)
+        assert not folder.exists()
+        assert writer is not None
+        assert writer.transport.is_closing()
+        assert repl._writer is None
+
+
 def _alive(pid: int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
