@@ -1,34 +1,37 @@
 """Find the passage of a text that answers a question, without a language model.
 
-Pure functions: lines are scored by the question's words around them, and the value, name, date or
-number is cut out of the best line by simple rules.
+Pure functions: units of a text (lines, sentences) are scored by the weight of the question's
+words in and around them; what is asked for is then cut out of the best one.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from dataclasses import dataclass
 
-from rlm_notebook.lm.questions import STOPWORDS, WORD, Question
+from rlm_notebook.lm.questions import FUNCTION_WORDS, WEAK, WORD, Question, pattern_of
+from rlm_notebook.lm.sections import Sections, cells, separator, without_headings
+from rlm_notebook.lm.source import find_definition
+from rlm_notebook.lm.values import AROUND, DATE, NUMBER, assigned, cut_out, sentence_of
 
 EVIDENCE = 300
 """Characters of the quoted passage."""
-_HEADING = re.compile(
-    r"^(?:=== (.{1,200}?) ===|(?:#|//)? ?(?:[Ff]ile|[Mm]odule|[Dd]ocument): ?(.{1,200})|"
-    r"#{1,6} (.{1,120})|((?:Chapter|Section|Part|Note|Item|Page|Entry) [\w.]{1,12}))",
-    re.MULTILINE,
-)
-_OWN_HEADING = re.compile(r"^=== (.{1,200}?) ===$", re.MULTILINE)
-_DATE = re.compile(
-    r"\b\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2})?)?\b|\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b|"
-    r"\b(?:\d{1,2} )?(?:January|February|March|April|May|June|July|August|September|October|"
-    r"November|December)(?: \d{1,2})?,? ?(?:\d{4})?\b|\b(?:1[5-9]|20)\d{2}\b"
-)
-_NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?%?(?![\w])")
-_PERSON = re.compile(
-    r"\b[A-Z][\w'-]+(?: (?:[A-Z]\.|[A-Z][\w'-]+|de|von|van))+\b|\b[A-Z][a-z'-]{2,}\b"
-)
+LEAST = 0.5
+"""Share of the question's weight below which a passage is no answer."""
+LEAST_FOR_PERSON = 0.6
+"""The same where a person is asked for: some name stands near almost any word."""
+UNNAMED = 0.7
+"""What is left of a score where the thing is found, but not the property, date, number or person
+that is asked for."""
+UNCUT = 0.9
+"""What is left of a score where the whole passage has to stand for the answer: it may be one that
+was cut off at the end of a piece, and the next piece has it whole."""
+UNDEFINED = 0.6
+"""What is left of a score where a question about a Python name meets a text without its
+definition."""
+COMMON = 5_000
+"""Occurrences of a word that are looked at: one that stands everywhere tells nothing."""
+_SUMMARISED = 200_000
 
 
 @dataclass(frozen=True)
@@ -43,174 +46,179 @@ class Found:
 
 def find(question: Question, text: str) -> Found | None:
     """The best answer in a text, or None if the text holds none."""
+    sections = Sections(text)
     if question.kind == "count":
         return _count(question, text)
-    if question.defined is not None:
-        found = _find_definition(question, text)
-        if found is not None or question.kind == "definition":
-            return found
-    starts = [0, *(match.end() for match in re.finditer("\n", text))]
-    scores = _line_scores(question, text, starts)
-    if not scores:
+    if question.subject is not None:
+        defined = find_definition(question, text)
+        if defined is not None:
+            where = sections.heading(defined.position)
+            answer = defined.answer or where or defined.line
+            return Found(_cut(answer), _quoted(defined.line, where), round(defined.score, 3))
+        if question.subject_is and question.kind == "definition":
+            return None
+    if question.key and not pattern_of(question.key).search(text):
         return None
-    total = sum(question.terms.values())
-    best = max(scores, key=lambda line: (scores[line], -line))
-    score = min(1.0, scores[best] / total)
-    if score < 0.5 or (question.key and question.key not in text.lower()):
+    ranked = _ranked(question, sections)
+    if ranked is None:
         return None
-    line = _line(text, starts, best)
-    sentence = _sentence(question, line)
-    answer = _extract(question, sentence, text, starts[best])
-    where = _heading(text, starts[best])
-    return Found(answer, _quoted(sentence, where), round(score, 3))
+    best, weight = ranked
+    score = min(1.0, weight / question.total)
+    if question.subject is not None:
+        score *= UNDEFINED
+    return _found(question, sections, best, score) if score >= LEAST else None
+
+
+def _found(question: Question, sections: Sections, best: int, score: float) -> Found | None:
+    """Cut the answer out of the best unit; None if that shows that it holds none."""
+    unit = sections.unit(best)
+    sentence = sentence_of(question, unit)
+    where = sections.heading(sections.starts[best])
+    if question.kind == "section" and where:
+        return Found(where, _quoted(sentence, where), round(score, 3))
+    answer = _cell(question, sections, best)
+    if question.attribute and answer is None and not _named(question, sections, best, unit):
+        score *= UNNAMED
+    if answer is None and sections.is_heading(best) and best + 1 < len(sections.starts):
+        # what is asked for stands under its name
+        start = sections.starts[best + 1]
+        answer = assigned(question, sections.text[start : start + AROUND], unmatched_in=unit)
+        unit = sentence = sections.unit(best + 1)
+    elif answer is None:
+        answer = _near(question, sections, best, unit)
+    answer = answer or cut_out(question, sentence) or cut_out(question, unit)
+    if answer is None and question.kind in ("date", "number", "person"):
+        score *= UNNAMED
+    least = LEAST_FOR_PERSON if question.kind == "person" else LEAST
+    if score < least:
+        return None
+    if answer is None and question.kind != "passage":
+        score = max(LEAST, score * UNCUT)
+    return Found(_cut(answer or sentence), _quoted(sentence, where), round(score, 3))
 
 
 def central_sentences(text: str, count: int = 3) -> list[str]:
     """The sentences whose words occur most often in the text, in their order."""
-    sentences = [s.strip() for s in re.split(r"(?<=[.!?])\s+|\n{2,}", text[:200_000]) if s.strip()]
+    text = without_headings(text[:_SUMMARISED])
+    split = re.split(r"(?<=[.!?])\s+|\n{2,}", text)
+    sentences = list(dict.fromkeys(" ".join(s.split()) for s in split if s.strip()))
+    words = [
+        {w for w in WORD.findall(s.lower()) if len(w) > 3 and w not in FUNCTION_WORDS}
+        for s in sentences
+    ]
     frequency: dict[str, int] = {}
-    for word in WORD.findall(text[:200_000].lower()):
-        if word not in STOPWORDS and len(word) > 3:
+    for own in words:
+        for word in own:
             frequency[word] = frequency.get(word, 0) + 1
 
-    def weight(sentence: str) -> float:
-        words = set(WORD.findall(sentence.lower()))
-        return sum(frequency.get(word, 0) for word in words) / (8 + len(words))
+    def weight(number: int) -> float:
+        own = words[number]
+        return sum(frequency[word] for word in own) / (8 + len(own))
 
-    ranked = sorted(range(len(sentences)), key=lambda i: (-weight(sentences[i]), i))[:count]
-    return [" ".join(sentences[i].split())[:EVIDENCE] for i in sorted(ranked)]
-
-
-def _find_definition(question: Question, text: str) -> Found | None:
-    assert question.defined is not None
-    name = re.escape(question.defined)
-    patterns = [(rf"^[ \t]*(?:class|(?:async )?def) {name}\b[^\n]*", 1.0)]
-    if question.defined_as:
-        keyword = "class" if question.defined_as == "class" else "(?:async )?def"
-        patterns = [(rf"^[ \t]*{keyword} {name}\b[^\n]*", 1.0)]
-    else:
-        patterns.append((rf"^{name}(?:: [^=\n]+)? = [^\n]*", 0.9))
-    for pattern, score in patterns:
-        matches = list(re.finditer(pattern, text, re.MULTILINE))
-        if matches:
-            # a definition at the top level before one inside a class or a function
-            best = min(matches, key=lambda m: len(m[0]) - len(m[0].lstrip()))
-            nested = best[0][:1] in (" ", "\t")
-            where = _heading(text, best.start())
-            evidence = _quoted(best[0].strip(), where)
-            return Found(where or best[0].strip(), evidence, score - 0.05 * nested)
-    return None
+    best = sorted(range(len(sentences)), key=lambda number: (-weight(number), number))[:count]
+    return [_cut(sentences[number]) for number in sorted(best)]
 
 
 def _count(question: Question, text: str) -> Found | None:
-    term = question.key or max(question.terms, key=lambda t: question.terms[t], default="")
-    body = _OWN_HEADING.sub("", text)
-    number = len(re.findall(rf"(?<!\w){re.escape(term)}(?!\w)", body, re.IGNORECASE)) if term else 0
-    if not number:
+    """Lines, or occurrences of the weightiest word, as the question asks."""
+    body = without_headings(text)
+    strong = [term for term, weight in question.terms.items() if weight > WEAK]
+    if re.search(r"\blines\b", question.text, re.IGNORECASE):
+        lines = [line for line in body.split("\n") if line.strip()]
+        patterns = [pattern_of(term) for term in strong]
+        number = sum(all(pattern.search(line) for pattern in patterns) for line in lines)
+        what = f"lines with {', '.join(map(repr, strong))}" if strong else "lines"
+        return Found(str(number), f"{number} {what}", 1.0) if number else None
+    term = question.key or max(strong, key=lambda term: question.terms[term], default=None)
+    if term is None:
         return None
-    return Found(str(number), f"{term!r} occurs {number} times", 1.0)
+    number = sum(1 for _ in re.finditer(rf"(?<!\w){re.escape(term)}(?!\w)", body, re.IGNORECASE))
+    return Found(str(number), f"{term!r} occurs {number} times", 1.0) if number else None
 
 
-def _line_scores(question: Question, text: str, starts: list[int]) -> dict[int, float]:
-    """Line -> weight of the question's words in it, with half of what its neighbours add."""
-    lines: dict[int, dict[str, float]] = {}
-    for term, weight in question.terms.items():
-        stem = re.escape(term[:-1] if len(term) > 4 and term.endswith("s") else term)
-        for number, match in enumerate(re.finditer(rf"(?<!\w){stem}", text, re.IGNORECASE)):
-            if number > 5_000:
-                break  # a word that stands everywhere tells nothing
-            line = bisect_right(starts, match.start()) - 1
-            lines.setdefault(line, {})[term] = weight
-    scores: dict[int, float] = {}
-    for line, own in lines.items():
-        score = sum(own.values())
-        for near in (line - 1, line + 1):
-            score += sum(w / 2 for t, w in lines.get(near, {}).items() if t not in own)
-        scores[line] = score
-    return scores
+def _ranked(question: Question, sections: Sections) -> tuple[int, float] | None:
+    """The best unit and its weight: the question's words in it, half of what its neighbours,
+    its heading or the header of its table add."""
+    units: dict[int, set[str]] = {}
+    often: dict[str, int] = {}
+    for term in question.terms:
+        for match in pattern_of(term).finditer(sections.text):
+            units.setdefault(sections.unit_at(match.start()), set()).add(term)
+            often[term] = often.get(term, 0) + 1
+            if often[term] >= COMMON:
+                break
+    terms = question.terms
+    weights: dict[int, float] = {}
+    for number, own in units.items():
+        near = (units.get(number - 1, set()) | units.get(number + 1, set())) - own
+        weights[number] = sum(terms[t] for t in own) + sum(terms[t] for t in near) / 2
+
+    def rare(number: int) -> float:  # of equal units, the one with the rarer words
+        return sum(terms[term] / often[term] for term in units[number])
+
+    ranked = sorted(weights, key=lambda number: (-weights[number], -rare(number), number))[:30]
+    headers = {number: sections.header(number) for number in ranked}
+    for number, header in headers.items():
+        above = sections.heading(sections.starts[number])
+        near = units.get(-1 if header is None else header, set())
+        near = near | {term for term in terms if above and pattern_of(term).search(above)}
+        if header is None:
+            near |= units.get(number - 1, set()) | units.get(number + 1, set())
+        near -= units[number]
+        weights[number] = sum(terms[t] for t in units[number]) + sum(terms[t] for t in near) / 2
+    rows = [number for number in ranked if number not in headers.values()]
+    typed = {"date": DATE, "number": NUMBER}.get(question.kind)
+
+    def rank(number: int) -> tuple[float, float, int]:
+        fits = bool(typed and typed.search(sections.unit(number)))
+        return weights[number] + fits / 4, rare(number), -number
+
+    best = max(rows or ranked, key=rank, default=None)
+    return None if best is None else (best, weights[best])
 
 
-def _line(text: str, starts: list[int], number: int) -> str:
-    end = starts[number + 1] - 1 if number + 1 < len(starts) else len(text)
-    return text[starts[number] : end].strip()
-
-
-def _sentence(question: Question, line: str) -> str:
-    """Of a long line, the sentence with most of the question's words."""
-    if len(line) <= EVIDENCE:
-        return line
-    sentences = re.split(r"(?<=[.!?;])\s+", line)
-
-    def weight(sentence: str) -> float:
-        lower = sentence.lower()
-        return sum(weight for term, weight in question.terms.items() if term in lower)
-
-    return max(sentences, key=weight)
-
-
-def _extract(question: Question, sentence: str, text: str, position: int) -> str:
-    """The part of the sentence that the kind of question asks for; else the sentence."""
-    if question.kind in ("where", "definition"):
-        return _heading(text, position) or sentence[:EVIDENCE]
-    pattern = {"date": _DATE, "number": _NUMBER}.get(question.kind)
-    if pattern is not None:
-        return _nearest(question, sentence, pattern) or sentence[:EVIDENCE]
-    if question.kind == "person":
-        names = [m[0] for m in _PERSON.finditer(sentence) if m[0].lower() not in question.terms]
-        names = [name for name in names if name.lower() not in STOPWORDS]
-        return max(names, key=len) if names else sentence[:EVIDENCE]
-    if question.kind == "value":
-        return _value(question, sentence) or sentence[:EVIDENCE]
-    return sentence[:EVIDENCE]
-
-
-def _value(question: Question, sentence: str) -> str | None:
-    """What stands after ``is``, ``=`` or ``:`` behind a word of the question."""
-    names = sorted(question.terms, key=lambda term: sentence.lower().find(term), reverse=True)
-    for name in names:
-        assigned = re.search(
-            rf"(?<!\w){re.escape(name)}[\"']?\s*(?:=|:|->)\s*([\"'][^\"']*[\"']|[^,;)\]}}\s]+)",
-            sentence,
-            re.IGNORECASE,
-        )
-        if assigned:
-            return assigned[1].strip("\"'").rstrip(".")
-    ends = [m.end() for term in question.terms for m in _iter(term, sentence)]
-    for end in sorted(ends, reverse=True):
-        said = re.match(
-            r"[^.]{0,60}?(?:\b(?:is|was|are|were|equals|reads|named|called)\b|[=:])\s*"
-            r"(.+?)(?:[.;]\s|[.;]?$|, (?:and|but|which|who)\b)",
-            sentence[end:],
-        )
-        if said:
-            return said[1].strip().strip("\"'`")
+def _cell(question: Question, sections: Sections, number: int) -> str | None:
+    """The cell of a row under the column that the question names."""
+    header = sections.header(number)
+    split = separator(sections.unit(number))
+    if header is None or split is None or question.kind == "section":
+        return None
+    names = cells(sections.unit(header), split[0])
+    row = cells(sections.unit(number), split[0])
+    focus = question.focus
+    for term in [*([focus] if focus else []), *question.terms]:
+        for name, cell in zip(names, row, strict=False):
+            if pattern_of(term).search(name) and cell.lower() not in question.terms:
+                return cell
     return None
 
 
-def _nearest(question: Question, sentence: str, pattern: re.Pattern[str]) -> str | None:
-    """The match of a pattern nearest to the question's words, itself no word of the question."""
-    places = [m.start() for term in question.terms for m in _iter(term, sentence)] or [0]
-    found = [m for m in pattern.finditer(sentence) if m[0].strip().lower() not in question.terms]
-    if not found:
+def _named(question: Question, sections: Sections, number: int, unit: str) -> bool:
+    """Whether the property that is asked for is named around a unit."""
+    start = sections.starts[number]
+    around = sections.text[max(0, start - AROUND) : start + len(unit) + AROUND]
+    return question.focus is not None and pattern_of(question.focus).search(around) is not None
+
+
+def _near(question: Question, sections: Sections, number: int, unit: str) -> str | None:
+    """A value whose name stands some lines away, as in JSON or in a long signature."""
+    if question.kind not in ("value", "number", "date", "person", "place"):
         return None
-    best = min(found, key=lambda m: min(abs(m.start() - place) for place in places))
-    return best[0].strip().rstrip(",")
+    focus = question.focus
+    if focus is None or pattern_of(focus).search(unit):
+        return None
+    start = sections.starts[number]
+    after = sections.text[start : start + len(unit) + AROUND]
+    before = sections.text[max(0, start - AROUND) : start]
+    return assigned(question, after, unmatched_in=unit) or assigned(
+        question, before, unmatched_in=unit
+    )
 
 
-def _iter(term: str, sentence: str) -> list[re.Match[str]]:
-    return list(re.finditer(re.escape(term), sentence, re.IGNORECASE))
-
-
-def _heading(text: str, position: int) -> str:
-    """The nearest heading at or before a position, as a name; '' if there is none."""
-    end = text.find("\n", position)
-    pattern = _OWN_HEADING if text.startswith("=== ") else _HEADING  # then ``# x`` is a comment
-    found = list(pattern.finditer(text, 0, len(text) if end < 0 else end))
-    if not found:
-        return ""
-    return next(group for group in found[-1].groups() if group).strip().rstrip(":")
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= EVIDENCE else text[: EVIDENCE - 1] + "…"
 
 
 def _quoted(sentence: str, where: str) -> str:
-    cut = sentence if len(sentence) <= EVIDENCE else sentence[: EVIDENCE - 1] + "…"
-    return f"{cut} [{where}]" if where else cut
+    return f"{_cut(sentence)} [{where}]" if where else _cut(sentence)

@@ -59,6 +59,8 @@ class Simulation:
             key, equals, value = word.partition("=")
             if not equals or key not in ("latency", "errors", "seed"):
                 raise UsageError(f"simulate: {word!r} is not known; {RIGHT}")
+            if key in found:
+                raise UsageError(f"simulate: {key} is given twice; {RIGHT}")
             found[key] = value
         distribution, parameters = _latency(found.get("latency", "constant(0)"))
         return cls(
@@ -70,7 +72,10 @@ class Simulation:
 
 
 class SimulatedLM:
-    """A model that waits, and sometimes fails, before it answers."""
+    """A model that waits, and sometimes fails, before it answers.
+
+    Every call waits, the root's too; only sub-calls fail.
+    """
 
     def __init__(self, inner: LM, simulation: Simulation) -> None:
         self._inner = inner

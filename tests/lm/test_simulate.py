@@ -35,6 +35,7 @@ def test_a_specification_is_read_whole() -> None:
         ("errors=2", "errors '2' is not a number between 0 and 1"),
         ("seed=1.5", "not a whole number"),
         ("speed=3", "'speed=3' is not known"),
+        ("seed=1 errors=0.1 seed=2", "seed is given twice"),
         ("latency=constant(1", "is not known"),
     ],
 )
