@@ -1,53 +1,18 @@
 // The entry: one anywidget view of a run.
 
 import "./widget.css";
-import type { Incoming, Outgoing } from "./model/messages";
-import { Store } from "./model/store";
-import { element, setText } from "./view/dom";
+import type { Incoming } from "./model/messages";
+import { type Model, PATIENCE, send, Session } from "./session";
+import { element, setAttribute, setText } from "./view/dom";
 import { HeaderView } from "./view/header";
+import { legend } from "./view/legend";
 import { PanelView } from "./view/panel";
-import { TreeView, type UiState } from "./view/tree";
+import { TreeView } from "./view/tree";
 
-const SNAPSHOT_EVERY = 1000;
-const GIVE_UP_AFTER = 3000;
+export type { Model };
+
 const TICK = 100;
 const LOOK_EVERY = 100;
-
-export interface Model {
-  get(name: "place"): string;
-  on(event: "msg:custom", callback: (message: Incoming) => void): void;
-  send(message: Outgoing): void;
-}
-
-/** What all views of one run share: one of them may go and another come at any time. */
-class Session {
-  readonly store = new Store();
-  readonly ui: UiState = { folds: new Map(), selected: null, scroll: 0, follow: true };
-  readonly views = new Set<(message: Incoming) => void>();
-  private asked = -Infinity;
-  private needed = true;
-
-  constructor(private model: Model) {
-    model.on("msg:custom", (message) => this.receive(message));
-  }
-
-  /** Ask for a snapshot where one is needed, once a second at most. */
-  ask(): void {
-    const now = performance.now();
-    if (!this.needed || now - this.asked < SNAPSHOT_EVERY) return;
-    this.asked = now;
-    this.model.send({ type: "snapshot" });
-  }
-
-  private receive(message: Incoming): void {
-    if (this.store.apply(message, performance.now())) this.needed = true;
-    else if (message.type === "snapshot" && message.part + 1 === message.parts) {
-      this.needed = !this.store.complete;
-    }
-    this.ask();
-    for (const view of this.views) view(message);
-  }
-}
 
 // By the id of the run's place: the model object itself is another one for each view.
 const sessions = new Map<string, Session>();
@@ -64,29 +29,32 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const { store, ui } = session;
   const root = element("div", "rlm-view");
   const note = element("div", "rlm-note");
-  const header = new HeaderView(() => model.send({ type: "stop" }));
-  const panel = new PanelView(store, (message) => model.send(message), () => {
-    ui.selected = null;
+  note.setAttribute("role", "status");
+  const header = new HeaderView(ui, () => send(model, { type: "stop" }));
+  const panel = new PanelView(store, (message) => send(model, message), () => {
+    ui.panel = false;
     redraw();
   });
-  const tree = new TreeView(store, ui, () => redraw(), () => redraw());
+  const tree = new TreeView(store, ui, () => redraw());
   root.append(header.root, note, tree.root, legend(), panel.root);
   el.replaceChildren(root);
 
+  const began = performance.now();
   let frame = 0;
   const draw = (): void => {
     frame = 0;
     const now = store.now(performance.now());
+    setAttribute(root, "data-empty", String(store.summary === null));
+    setText(note, noteOf(session, performance.now() - began));
     header.update(store, now);
     tree.update(now);
-    panel.update(ui.selected, now);
+    panel.update(ui.panel ? ui.selected : null, now);
   };
   const redraw = (): void => {
     if (frame === 0) frame = requestAnimationFrame(draw);
   };
   const receive = (message: Incoming): void => {
     panel.receive(message);
-    setText(note, "");
     redraw();
   };
   session.views.add(receive);
@@ -95,19 +63,25 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     session.ask();
     if (!store.ended) redraw();
   }, TICK);
-  const giveUp = setTimeout(() => {
-    if (store.summary === null) setText(note, "No kernel is connected: this view is not live.");
-  }, GIVE_UP_AFTER);
   const resized = new ResizeObserver(() => redraw());
   resized.observe(root);
   draw();
   return () => {
     session.views.delete(receive);
+    panel.close();
     clearInterval(timer);
-    clearTimeout(giveUp);
     cancelAnimationFrame(frame);
     resized.disconnect();
   };
+}
+
+/** One line in place of a view that would seem to load, or to be live, for ever. */
+function noteOf(session: Session, age: number): string {
+  const { summary, ended } = session.store;
+  if (summary === null) {
+    return age < PATIENCE ? "Waiting for the kernel…" : "No kernel is connected: this view is not live.";
+  }
+  return !ended && session.unanswered() ? "The kernel does not answer: this may be out of date." : "";
 }
 
 /**
@@ -148,21 +122,6 @@ function initialize({ model }: { model: Model }): () => void {
     shown?.undo();
     sessions.delete(place);
   };
-}
-
-function legend(): HTMLElement {
-  const made = element("div", "rlm-legend");
-  const sample = (name: string, text: string): void => {
-    const item = element("span", "rlm-item");
-    const swatch = element("span", "rlm-swatch");
-    swatch.append(element("i", name));
-    item.append(swatch, element("span", "", text));
-    made.append(item);
-  };
-  sample("rlm-wait", "waiting in the queue");
-  sample("rlm-run", "own latency");
-  sample("rlm-mark", "approximate latency (batch duration / prompts): where the slot would end if that were its latency");
-  return made;
 }
 
 export default { initialize, render };

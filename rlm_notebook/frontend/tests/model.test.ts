@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { Incoming, Row } from "../src/model/messages";
-import { duration, times, tokens } from "../src/model/format";
+import { duration, exact, times, tokens } from "../src/model/format";
 import { barOf } from "../src/model/scale";
 import { Store } from "../src/model/store";
 import { FOLDED_SLOTS, parentIndex, slotCounts, visibleLines } from "../src/model/visible";
@@ -31,6 +31,23 @@ describe("store", () => {
     store.apply(rows(2, [row(2, 1, "turn", { state: "error" })]), 0);
     expect(store.childrenOf(1)).toEqual([2, 3]);
     expect(store.rows.get(2)?.state).toBe("error");
+  });
+
+  test("slots stand by their index, in whatever order they come", () => {
+    const store = new Store();
+    store.apply(rows(1, [
+      row(1, null, "batch"), row(7, 1, "slot", { index: 0 }), row(5, 1, "slot", { index: 1 }),
+      row(6, 1, "slot", { index: 2 }),
+    ]), 0);
+    expect(store.childrenOf(1)).toEqual([7, 5, 6]);
+  });
+
+  test("a row that comes before its parent is shown once the parent is there", () => {
+    const store = new Store();
+    store.apply(rows(1, [row(1, null, "run"), row(3, 2, "code")]), 0);
+    expect(visibleLines(store, new Map()).map((line) => line.row.id)).toEqual([1]);
+    store.apply(rows(2, [row(2, 1, "turn")]), 0);
+    expect(visibleLines(store, new Map()).map((line) => line.row.id)).toEqual([1, 2, 3]);
   });
 
   test("a hole in the numbers asks for a snapshot, and the rows that came are kept", () => {
@@ -121,6 +138,10 @@ describe("format", () => {
     [0.4, "0.4 ms"], [12.4, "12 ms"], [999.4, "999 ms"], [999.6, "1.00 s"], [8123, "8.12 s"],
     [23456, "23.5 s"], [61_000, "1:01 min"], [600_000, "10:00 min"],
   ])("%f ms is %s", (ms, text) => expect(duration(ms)).toBe(text));
+
+  test.each([
+    [0.4, "0.4 ms"], [304.891, "304.89 ms"], [2817.4, "2.817 s"], [1_234_567, "1,234.567 s"],
+  ])("%f ms is exactly %s", (ms, text) => expect(exact(ms)).toBe(text));
 
   test("wait and latency stand side by side", () => {
     expect(times(row(1, null, "slot", { started: 200, ended: 540 }), 0)).toBe("wait 200 ms · 340 ms");

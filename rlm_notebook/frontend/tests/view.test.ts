@@ -76,10 +76,38 @@ describe("the view", () => {
     expect(model.sent.filter((m) => m.type === "snapshot")).toHaveLength(2);
   });
 
+  test("a run that has fallen silent is asked, ever more seldom, and the reader is told", () => {
+    model.receive(snapshot(1, [row(1, null, "run", { state: "running", ended: null })]));
+    const asked = (): number => model.sent.filter((m) => m.type === "snapshot").length;
+    vi.advanceTimersByTime(4000);
+    expect(asked()).toBe(1);
+    vi.advanceTimersByTime(2000); // perhaps its last message was lost
+    expect(asked()).toBe(2);
+    vi.advanceTimersByTime(60_000);
+    expect(el.querySelector(".rlm-note")?.textContent).toContain("does not answer");
+    expect(asked()).toBeLessThan(10);
+    model.receive(snapshot(2, [row(1, null, "run")], { ended: true }));
+    draw();
+    expect(el.querySelector(".rlm-note")?.textContent).toBe("");
+    const after = asked();
+    vi.advanceTimersByTime(120_000);
+    expect(asked()).toBe(after);
+  });
+
+  test("a closed comm is no error", () => {
+    model.receive(snapshot(1, [row(1, null, "run", { state: "running", ended: null })]));
+    draw();
+    model.send = () => { throw new Error("comm is closed"); };
+    vi.spyOn(console, "debug").mockReturnValue();
+    click(".rlm-stop");
+    expect(el.querySelector(".rlm-stop")?.textContent).toBe("stopping…");
+  });
+
   test("says that no kernel is connected instead of loading for ever", () => {
     vi.advanceTimersByTime(3100);
     expect(el.querySelector(".rlm-note")?.textContent).toContain("No kernel");
     model.receive(snapshot(1, [row(1, null, "run")]));
+    draw();
     expect(el.querySelector(".rlm-note")?.textContent).toBe("");
   });
 
@@ -129,6 +157,83 @@ describe("the view", () => {
     model.receive({ type: "text", id: 1, name: "prompt", offset: 2, text: "bcd", chars: 5 });
     expect(el.querySelector("pre")?.textContent).toBe("a😀bcd");
     expect(el.querySelector<HTMLElement>(".rlm-more")?.hidden).toBe(true);
+  });
+
+  test("texts whose answer is lost are asked for again, and then given up", () => {
+    model.receive(snapshot(1, [row(1, null, "run")], { ended: true }));
+    draw();
+    click(".rlm-row");
+    vi.advanceTimersByTime(20_000);
+    expect(model.sent.filter((m) => m.type === "fields")).toHaveLength(3);
+    expect(el.querySelector(".rlm-texts")?.textContent).toContain("does not answer");
+  });
+
+  test("a text that has grown by hand stays when the row changes its state", () => {
+    const open = (state: string): Row => row(1, null, "run", { state });
+    model.receive(snapshot(1, [open("running")]));
+    draw();
+    click(".rlm-row");
+    draw();
+    const fields: Incoming = { type: "fields", id: 1, fields: [{ name: "context", text: "ab", chars: 4, code: false }] };
+    model.receive(fields);
+    model.receive({ type: "text", id: 1, name: "context", offset: 2, text: "cd", chars: 4 });
+    model.receive(snapshot(2, [open("ok")]));
+    vi.advanceTimersByTime(400);
+    expect(model.sent.filter((m) => m.type === "fields")).toHaveLength(2);
+    model.receive(fields);
+    expect(el.querySelector("pre")?.textContent).toBe("abcd");
+  });
+
+  test("arrow keys move, Enter opens the panel, Escape closes it", () => {
+    const panel = (): boolean | undefined => !el.querySelector<HTMLElement>(".rlm-panel")?.hidden;
+    model.receive(snapshot(1, [row(1, null, "run"), row(2, 1, "turn"), row(3, 2, "code")]));
+    draw();
+    press("End");
+    expect(el.querySelector('[aria-selected="true"]')?.getAttribute("data-id")).toBe("3");
+    expect(panel()).toBe(false);
+    press("Enter");
+    expect(panel()).toBe(true);
+    for (let i = 0; i < 20; i++) {
+      el.querySelector(".rlm-tree")?.dispatchEvent(new KeyboardEvent("keydown", { key: i % 2 ? "End" : "Home" }));
+      vi.advanceTimersByTime(20);
+    }
+    expect(model.sent.filter((m) => m.type === "fields").length).toBeLessThan(5);
+    press("Escape");
+    expect(panel()).toBe(false);
+    press("Enter");
+    const inside = new KeyboardEvent("keydown", { key: "Escape", bubbles: true });
+    el.querySelector(".rlm-close")?.dispatchEvent(inside);
+    draw();
+    expect(panel()).toBe(false);
+  });
+
+  test("the ruler measures the axis of the row below it", () => {
+    const ends = { ended: 2000 };
+    model.receive(snapshot(1, [row(1, null, "batch", ends), row(2, 1, "slot", { index: 0 })],
+      { summary: summary({ elapsed: 8000 }), ended: true }));
+    draw();
+    const ruler = el.querySelector<HTMLElement>(".rlm-ruler");
+    expect(ruler?.textContent).toContain("8.00 s");
+    const tree = el.querySelector<HTMLElement>(".rlm-tree");
+    if (tree) tree.scrollTop = 24;
+    tree?.dispatchEvent(new Event("scroll"));
+    draw();
+    expect(ruler?.dataset.axis).toBe("batch");
+    expect(ruler?.textContent).toContain("2.00 s");
+  });
+
+  test("an error stands on its row, and a failed batch says how many failed", () => {
+    model.receive(snapshot(1, [
+      row(1, null, "batch", { size: 2, limit: 4, ended: 10 }),
+      row(2, 1, "slot", { index: 0, state: "error", error: "http: rate limited", detail: "the prompt" }),
+      row(3, 1, "slot", { index: 1, state: "empty", detail: "the prompt" }),
+    ]));
+    draw();
+    const text = (id: number): string | null | undefined =>
+      el.querySelector(`[data-id="${id}"] .rlm-detail`)?.textContent;
+    expect(el.querySelector('[data-id="1"] .rlm-failed')?.textContent).toBe("1 failed");
+    expect(text(2)).toBe("http: rate limited");
+    expect(text(3)).toBe("(the text is empty)");
   });
 
   test("rows fold by mouse and by keyboard", () => {

@@ -12,6 +12,11 @@ export function duration(ms: number): string {
   return `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")} min`;
 }
 
+/** A time to the last digit that means something, for where one looks closely. */
+export function exact(ms: number): string {
+  return ms < 1000 ? `${Number(ms.toFixed(2))} ms` : `${count(Number((ms / 1000).toFixed(3)))} s`;
+}
+
 export function count(value: number): string {
   return value.toLocaleString("en-US");
 }

@@ -9,6 +9,8 @@ import type { Store } from "./store";
 export interface Axis {
   from: number;
   to: number;
+  /** Whether it is a batch's own. */
+  batch: boolean;
 }
 
 export interface Bar {
@@ -25,9 +27,9 @@ export interface Bar {
 export function axisOf(store: Store, row: Row, now: number): Axis {
   const batch = row.parent === null ? undefined : store.rows.get(row.parent);
   if (row.kind === "slot" && batch?.kind === "batch") {
-    return { from: batch.submitted ?? 0, to: batch.ended ?? now };
+    return { from: batch.submitted ?? 0, to: batch.ended ?? now, batch: true };
   }
-  return { from: 0, to: now };
+  return { from: 0, to: now, batch: false };
 }
 
 export function barOf(store: Store, row: Row, now: number): Bar {

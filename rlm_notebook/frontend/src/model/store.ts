@@ -47,7 +47,7 @@ export class Store {
   childrenOf(id: number | null): readonly number[] {
     const found = this.children.get(id);
     if (found === undefined) return [];
-    if (this.unsorted.delete(id)) found.sort((a, b) => a - b);
+    if (this.unsorted.delete(id)) found.sort((a, b) => this.order(a, b));
     return found;
   }
 
@@ -63,11 +63,22 @@ export class Store {
       const siblings = this.children.get(row.parent);
       if (siblings === undefined) this.children.set(row.parent, [row.id]);
       else {
-        // Ids grow with time; only lost and repeated messages bring an older one later.
-        if (row.id < (siblings[siblings.length - 1] ?? 0)) this.unsorted.add(row.parent);
         siblings.push(row.id);
+        this.rows.set(row.id, row);
+        // Mostly they come in order; lost and repeated messages bring an older one later.
+        const before = siblings[siblings.length - 2] ?? row.id;
+        if (this.order(before, row.id) > 0) this.unsorted.add(row.parent);
       }
     }
     this.rows.set(row.id, row);
+  }
+
+  /** Slots stand by their index; all others by their id, which grows with time. */
+  private order(a: number, b: number): number {
+    const [one, two] = [this.rows.get(a), this.rows.get(b)];
+    if (one?.kind === "slot" && two?.kind === "slot") {
+      return (one.index ?? a) - (two.index ?? b) || a - b;
+    }
+    return a - b;
   }
 }

@@ -1,8 +1,10 @@
 // The header: state, running totals, Stop; the answer when there is one; warnings.
 
 import { cost, count, duration, plural, stateOf, tokens } from "../model/format";
+import type { Summary } from "../model/messages";
 import type { Store } from "../model/store";
 import { element, setAttribute, setText } from "./dom";
+import type { UiState } from "./tree";
 
 const OUTCOMES: Record<string, string> = {
   answered: "answered",
@@ -20,18 +22,16 @@ export class HeaderView {
   private stop = element("button", "rlm-stop", "Stop");
   private answer = element("div", "rlm-answer");
   private warnings = element("div", "rlm-warnings");
-  private stopping = false;
 
-  constructor(onStop: () => void) {
+  constructor(private ui: UiState, onStop: () => void) {
     const line = element("div", "rlm-line");
     line.append(this.chip, this.totals, this.stop);
     this.root.append(line, this.answer, this.warnings);
     this.stop.type = "button";
     this.stop.title = "end the run now; the trace is kept";
     this.stop.addEventListener("click", () => {
-      this.stopping = true;
-      this.stop.disabled = true;
-      setText(this.stop, "stopping…");
+      ui.stopping = true;
+      this.updateStop();
       onStop();
     });
   }
@@ -39,6 +39,7 @@ export class HeaderView {
   update(store: Store, now: number): void {
     const summary = store.summary;
     this.stop.hidden = summary === null || store.ended;
+    this.updateStop();
     if (summary === null) {
       setText(this.chip, "…");
       return;
@@ -47,17 +48,44 @@ export class HeaderView {
     const state = running ? "running" : summary.state;
     const words = OUTCOMES[summary.outcome] ?? stateOf(summary.state).title;
     const outcome = summary.stopped_by ? `${words} (${summary.stopped_by})` : words;
-    setText(this.chip, `${stateOf(state).symbol} ${running ? (this.stopping ? "stopping" : "running") : outcome}`);
+    setText(this.chip, `${stateOf(state).symbol} ${running ? (this.ui.stopping ? "stopping" : "running") : outcome}`);
     setAttribute(this.root, "data-state", state);
     setAttribute(this.root, "data-outcome", summary.outcome);
-    const parts = [duration(now), plural(summary.calls, "call")];
-    if (running) parts.push(`${count(summary.in_flight)} in flight`);
-    if (summary.waiting > 0) parts.push(`${count(summary.waiting)} waiting`);
-    if (summary.errors > 0) parts.push(plural(summary.errors, "error"));
-    parts.push(tokens(summary));
-    if (cost(summary)) parts.push(cost(summary));
-    setText(this.totals, parts.join(" · "));
+    this.updateTotals(summary, running, now);
     setText(this.answer, running ? "" : summary.answer);
     setText(this.warnings, summary.warnings.join("\n"));
   }
+
+  private updateStop(): void {
+    this.stop.disabled = this.ui.stopping;
+    setText(this.stop, this.ui.stopping ? "stopping…" : "Stop");
+  }
+
+  /** One element a number, so that a line never breaks within one. */
+  private updateTotals(summary: Summary, running: boolean, now: number): void {
+    const errors = summary.errors > 0 ? plural(summary.errors, "error") : "";
+    const parts = [
+      duration(now),
+      plural(summary.calls, "call"),
+      running ? `${count(summary.in_flight)} in flight` : "",
+      summary.waiting > 0 ? `${count(summary.waiting)} waiting` : "",
+      errors,
+      tokens(summary),
+      cost(summary),
+    ].filter((part) => part !== "");
+    while (this.totals.children.length > parts.length) this.totals.lastElementChild?.remove();
+    parts.forEach((part, i) => {
+      const node = this.totals.children[i] ?? this.totals.appendChild(emptyPart());
+      const [number, dot] = node.children as unknown as [HTMLElement, HTMLElement];
+      setText(number, part);
+      setText(dot, i + 1 === parts.length ? "" : " · ");
+      setAttribute(number, "class", part === errors ? "rlm-errors" : "");
+    });
+  }
+}
+
+function emptyPart(): HTMLElement {
+  const part = element("span", "rlm-part");
+  part.append(element("span"), element("span"));
+  return part;
 }

@@ -1,4 +1,5 @@
-// The slots of a folded batch at a glance: a column each, as high as its latency.
+// The slots of a folded batch at a glance: a column each, as high as the root of its
+// latency: with one slot a hundred times slower than the rest all others would be a pixel high.
 
 import type { Row } from "../model/messages";
 import { latency } from "../model/scale";
@@ -25,7 +26,7 @@ export function drawOverview(canvas: HTMLCanvasElement, store: Store, batch: Row
     const slot = store.rows.get(id);
     return slot ? { state: slot.state, ms: latency(slot, now) } : { state: "waiting", ms: null };
   });
-  const longest = Math.max(1, ...spans.map((span) => span.ms ?? 0));
+  const longest = spans.reduce((most, span) => Math.max(most, span.ms ?? 0), 1);
   // With more slots than pixels a column stands for the slowest of several, and for any error.
   const columns = Math.min(spans.length, Math.floor(width / 2));
   const step = width / Math.max(columns, 1);
@@ -33,12 +34,12 @@ export function drawOverview(canvas: HTMLCanvasElement, store: Store, batch: Row
     const from = Math.floor((column * spans.length) / columns);
     const to = Math.floor(((column + 1) * spans.length) / columns);
     const group = spans.slice(from, Math.max(to, from + 1));
-    const ms = Math.max(...group.map((span) => span.ms ?? 0));
+    const ms = group.reduce((most, span) => Math.max(most, span.ms ?? 0), 0);
     const has = (state: string): boolean => group.some((span) => span.state === state);
     context.fillStyle = has("error") ? colors.error
       : has("running") ? colors.live
       : ms > 0 ? colors.run : colors.idle;
-    const height = ms > 0 || has("error") ? Math.max(3, (ms / longest) * HEIGHT) : 2;
+    const height = ms > 0 || has("error") ? Math.max(3, Math.sqrt(ms / longest) * HEIGHT) : 2;
     context.fillRect(column * step, HEIGHT - height, Math.max(1, step - (step > 3 ? 1 : 0)), height);
   }
 }

@@ -1,13 +1,18 @@
 // What a row holds: its times, and its texts, the long ones part by part.
 
 import type { Field, Incoming, Outgoing, Row } from "../model/messages";
-import { count, duration, stateOf } from "../model/format";
+import { count, exact, stateOf } from "../model/format";
 import { latency, queueWait } from "../model/scale";
 import type { Store } from "../model/store";
 import { element, setText } from "./dom";
 
 const APPROXIMATE =
   "batch duration / number of prompts: what the reference library reports for every slot; not a latency";
+
+/** Holding an arrow key down must not ask for every row on the way. */
+const ASK_EVERY = 200;
+const ASK_AGAIN = 2000;
+const TRIES = 3;
 
 export class PanelView {
   readonly root = element("div", "rlm-panel");
@@ -16,6 +21,8 @@ export class PanelView {
   private texts = element("div", "rlm-texts");
   private shown: number | null = null;
   private shownState = "";
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private asked = -Infinity;
 
   constructor(private store: Store, private send: (message: Outgoing) => void, onClose: () => void) {
     const close = element("button", "rlm-close", "×");
@@ -25,6 +32,12 @@ export class PanelView {
     const top = element("div", "rlm-panel-top");
     top.append(this.title, close);
     this.root.append(top, this.facts, this.texts);
+    this.root.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.preventDefault();
+      event.stopPropagation(); // the notebook would leave its edit mode
+      onClose();
+    });
     this.root.hidden = true;
   }
 
@@ -34,21 +47,31 @@ export class PanelView {
     this.root.hidden = row === undefined;
     if (row === undefined) {
       this.shown = null;
+      this.close();
       return;
     }
-    if (this.shown !== row.id) this.texts.replaceChildren();
-    if (this.shown !== row.id || this.shownState !== row.state) {
-      this.send({ type: "fields", id: row.id });
+    const another = this.shown !== row.id;
+    if (another) this.texts.replaceChildren(element("div", "rlm-pending", "…"));
+    if (another || this.shownState !== row.state) {
+      this.shown = row.id;
+      this.shownState = row.state;
+      this.ask(row.id, TRIES, Math.max(0, this.asked + ASK_EVERY - performance.now()));
     }
-    this.shown = row.id;
-    this.shownState = row.state;
     setText(this.title, `${stateOf(row.state).symbol} ${row.label} — ${stateOf(row.state).title}`);
     this.updateFacts(row, now);
   }
 
+  /** Stop asking. */
+  close(): void {
+    clearTimeout(this.timer);
+  }
+
   receive(message: Incoming): void {
     if (message.type === "fields" && message.id === this.shown) {
-      this.texts.replaceChildren(...message.fields.map((field) => this.fieldView(message.id, field)));
+      this.close();
+      const views = message.fields.map((field) => this.known(field) ?? this.fieldView(message.id, field));
+      if (views.length === 0) views.push(element("div", "rlm-pending", "It has no texts."));
+      this.texts.replaceChildren(...views);
     } else if (message.type === "text" && message.id === this.shown) {
       for (const view of this.texts.children) {
         if (!(view instanceof HTMLElement) || view.dataset.name !== message.name) continue;
@@ -60,22 +83,50 @@ export class PanelView {
     }
   }
 
+  /** Ask for the texts of a row, and again if the answer is lost. */
+  private ask(id: number, tries: number, delay: number): void {
+    clearTimeout(this.timer);
+    const go = (): void => {
+      if (tries === 0) {
+        const known = this.texts.querySelector(".rlm-field") !== null;
+        if (!known) setText(this.texts, "The kernel does not answer: the texts can't be shown.");
+        return;
+      }
+      this.asked = performance.now();
+      this.ask(id, tries - 1, ASK_AGAIN);
+      this.send({ type: "fields", id });
+    };
+    if (delay === 0) go();
+    else this.timer = setTimeout(go, delay);
+  }
+
+  /** The view of a text that has not changed: what was loaded, scrolled and selected stays. */
+  private known(field: Field): HTMLElement | undefined {
+    for (const view of this.texts.children) {
+      if (!(view instanceof HTMLElement) || view.dataset.name !== field.name) continue;
+      const same = view.dataset.chars === String(field.chars);
+      const text = view.querySelector("pre")?.textContent ?? "";
+      if (same && text.startsWith(field.text)) return view;
+    }
+    return undefined;
+  }
+
   private updateFacts(row: Row, now: number): void {
     const facts: [string, string, string?][] = [];
     const own = latency(row, now);
     const wait = queueWait(row, now);
     if (row.kind === "slot" || row.kind === "lm_call" || wait >= 1) {
-      facts.push(["queue wait", duration(wait)]);
-      if (own !== null) facts.push(["latency", duration(own)]);
-    } else if (own !== null) facts.push(["duration", duration(own)]);
+      facts.push(["queue wait", exact(wait)]);
+      if (own !== null) facts.push(["latency", exact(own)]);
+    } else if (own !== null && row.state !== "skipped") facts.push(["duration", exact(own)]);
     const batch = row.parent === null ? undefined : this.store.rows.get(row.parent);
     const approximate = row.kind === "batch" ? row.approximate : batch?.approximate;
-    if (approximate != null) facts.push(["approximate latency", duration(approximate), APPROXIMATE]);
-    facts.push(["started", `${duration(row.started ?? row.submitted ?? 0)} into the run`]);
+    facts.push([row.started == null || row.state === "skipped" ? "submitted" : "started", `${exact(row.started ?? row.submitted ?? 0)} into the run`]);
     if (row.model) facts.push(["model", row.model]);
     if (row.tokens_in != null || row.tokens_out != null) {
       facts.push(["tokens", `${count(row.tokens_in ?? 0)} in, ${count(row.tokens_out ?? 0)} out`]);
     }
+    if (approximate != null) facts.push(["approximate latency", exact(approximate), APPROXIMATE]);
     const text = facts.map((fact) => fact.join("\u0000")).join("\u0001");
     if (this.facts.dataset.text === text) return;
     this.facts.dataset.text = text;
@@ -92,14 +143,13 @@ export class PanelView {
   private fieldView(id: number, field: Field): HTMLElement {
     const view = element("div", "rlm-field");
     view.dataset.name = field.name;
+    view.dataset.chars = String(field.chars);
     const heading = element("div", "rlm-heading");
     const copy = element("button", "rlm-copy", "copy");
     copy.type = "button";
     const body = element("pre", field.code ? "rlm-code" : "rlm-text");
     body.textContent = field.text;
-    copy.addEventListener("click", () => {
-      void navigator.clipboard?.writeText(body.textContent ?? "").then(() => setText(copy, "copied"));
-    });
+    copy.addEventListener("click", () => void copyText(body, copy));
     heading.append(element("span", "", field.name), copy);
     view.append(heading, body, element("button", "rlm-more"));
     this.updateMore(view, id, field.name, field.chars);
@@ -112,9 +162,23 @@ export class PanelView {
     if (more === null) return;
     more.type = "button";
     more.hidden = here >= chars;
+    const copy = view.querySelector<HTMLElement>(".rlm-copy");
+    if (copy !== null) copy.title = more.hidden ? "copy the text" : "copy the part that is shown";
     setText(more, `show more (${count(here)} of ${count(chars)} characters)`);
     more.onclick = () => this.send({ type: "text", id, name, offset: here });
   }
+}
+
+/** Copy a text; where the clipboard is out of reach (plain http), select it for Ctrl-C. */
+async function copyText(body: HTMLElement, button: HTMLElement): Promise<void> {
+  try {
+    await navigator.clipboard.writeText(body.textContent ?? "");
+    setText(button, "copied");
+  } catch {
+    getSelection()?.selectAllChildren(body);
+    setText(button, "selected: Ctrl-C");
+  }
+  setTimeout(() => setText(button, "copy"), 2000);
 }
 
 /** Python counts characters as code points, JavaScript as UTF-16 units. */

@@ -4,7 +4,7 @@ import type { Row } from "../model/messages";
 import { count, duration, plural, stateOf, times, timesOf } from "../model/format";
 import { barOf } from "../model/scale";
 import type { Store } from "../model/store";
-import { type Line, slotCounts } from "../model/visible";
+import { type Counts, type Line, slotCounts } from "../model/visible";
 import { element, setAttribute, setStyle, setText } from "./dom";
 import { drawOverview } from "./overview";
 
@@ -13,6 +13,8 @@ export class RowView {
   private fold = element("span", "rlm-fold");
   private state = element("span", "rlm-state");
   private label = element("span", "rlm-label");
+  private failed = element("span", "rlm-failed");
+  private failures = element("span");
   private detail = element("span", "rlm-detail");
   private times = element("span", "rlm-times");
   private waited = element("span", "rlm-waited");
@@ -23,13 +25,14 @@ export class RowView {
   private mark = element("i", "rlm-mark");
   private overview = element("canvas", "rlm-overview");
 
-  constructor(readonly id: number) {
+  constructor(readonly id: number, prefix: string) {
     this.root.setAttribute("role", "treeitem");
     this.root.dataset.id = String(id);
-    this.root.id = `rlm-row-${id}`;
+    this.root.id = `${prefix}${id}`;
     this.bar.append(this.wait, this.run, this.mark, this.overview);
     this.times.append(this.waited, this.took);
-    this.root.append(this.fold, this.state, this.label, this.detail, this.times, this.bar);
+    this.failed.append(this.failures, element("span", "rlm-word", " failed"));
+    this.root.append(this.fold, this.state, this.label, this.failed, this.detail, this.times, this.bar);
   }
 
   update(store: Store, line: Line, now: number, selected: boolean): void {
@@ -55,7 +58,10 @@ export class RowView {
   }
 
   private updateDetail(store: Store, row: Row, open: boolean): void {
-    const text = row.kind === "batch" ? batchDetail(store, row, open) : detailOf(row);
+    const counts = row.kind === "batch" ? slotCounts(store, row) : null;
+    const text = counts === null ? detailOf(row) : batchDetail(row, counts, open);
+    this.failed.hidden = counts === null || counts.failed === 0;
+    setText(this.failures, count(counts?.failed ?? 0));
     setText(this.detail, text);
     setAttribute(this.detail, "title", text);
     this.detail.classList.toggle("rlm-error", Boolean(row.error) && row.kind !== "batch");
@@ -65,7 +71,7 @@ export class RowView {
     this.bar.classList.toggle("rlm-folded", overview);
     if (overview) {
       drawOverview(this.overview, store, row, now);
-      setAttribute(this.bar, "title", "each column is a slot: its height is its own latency");
+      setAttribute(this.bar, "title", "a column a slot; the higher, the longer its own latency (square-root scale)");
       return;
     }
     const bar = barOf(store, row, now);
@@ -84,16 +90,21 @@ function percent(fraction: number): string {
 }
 
 function detailOf(row: Row): string {
-  return row.error || row.detail || "";
+  if (row.error) return row.error;
+  // Without this its prompt would stand where other slots have their response.
+  if (row.state === "empty") return "(the text is empty)";
+  if (row.state === "null") return "(no content came)";
+  return row.detail ?? "";
 }
 
-function batchDetail(store: Store, row: Row, open: boolean): string {
-  const counts = slotCounts(store, row);
-  const done = row.ended == null ? `${count(counts.ended)} of ${plural(counts.total, "prompt")}` : plural(counts.total, "prompt");
-  const parts = [`${done}, ${row.limit ?? "?"} at once`];
-  if (counts.failed > 0) {
-    parts.push(open ? `${counts.failed} failed` : `${counts.failed} failed: ${counts.firstError}`);
-  }
+function batchDetail(row: Row, counts: Counts, open: boolean): string {
+  const total = plural(counts.total, "prompt");
+  const parts = [
+    row.ended == null ? `${count(counts.ended)} of ${total}` : total,
+    `${row.limit ?? "?"} at once`,
+  ];
   if (row.approximate != null) parts.push(`approximate ${duration(row.approximate)} each`);
+  if (row.error) parts.unshift(row.error);
+  else if (!open && counts.firstError) parts.push(counts.firstError);
   return parts.join(" · ");
 }
