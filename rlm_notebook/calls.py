@@ -8,13 +8,27 @@ from typing import Any
 
 import msgspec
 
+from rlm_notebook import prices
 from rlm_notebook.errors import LMError
+from rlm_notebook.hedge import Hedge
 from rlm_notebook.limits import RunLimits
-from rlm_notebook.lm.protocol import LM, Message, Purpose, Request, Response
+from rlm_notebook.lm.protocol import (
+    LM,
+    Message,
+    Purpose,
+    Request,
+    Response,
+    StreamingLM,
+)
 from rlm_notebook.provider_limit import limit_of
 from rlm_notebook.retry import RetryPolicy
 from rlm_notebook.trace.jsonl import clean
 from rlm_notebook.trace.recorder import Recorder
+
+TEXT_SECONDS = 0.05
+"""How often the text of a streamed answer is recorded."""
+HEDGE_LOOK_SECONDS = 0.05
+"""How often a call looks whether it has become a straggler."""
 
 
 class Caller:
@@ -41,13 +55,13 @@ class Caller:
         limits: RunLimits,
         on_limit: Callable[[str], None],
     ) -> None:
-        self._recorder = recorder
+        self.recorder = recorder
+        self.timeout = timeout
+        self.policy = policy
+        self.most = most
         self._limits = limits
         self._on_limit = on_limit
         self._errors_in_a_row = 0
-        self._timeout = timeout
-        self._policy = policy
-        self._most = most
         self._seen: dict[tuple[str, ...], int] = {}
 
     def request(self, purpose: Purpose, *messages: Message) -> Request:
@@ -57,81 +71,58 @@ class Caller:
         self._seen[key] = occurrence + 1
         return Request(messages, purpose, occurrence)
 
-    async def call(self, span: int, lm: LM, request: Request, run: int) -> Response:
+    async def call(
+        self, span: int, lm: LM, request: Request, run: int, hedge: Hedge | None = None
+    ) -> Response:
         """Send it as soon as its provider has a place, and record how it ends.
 
         Parameters
         ----------
         run
             Span of the run that asks: runs take turns at their provider.
+        hedge
+            When it is asked a second time.
 
         Raises
         ------
         LMError
             It failed for good; the span is ended already.
         """
-        recorder, loop = self._recorder, asyncio.get_running_loop()
-        limit = limit_of(lm, self._most)
-        deadline = 0.0
-        attempts: list[dict[str, Any]] = []
+        call = _Call(self, span, lm, request, run, hedge)
         try:
-            while True:
-                try:
-                    async with limit.place(run):
-                        begin = recorder.now()
-                        if not attempts:
-                            self._check_limits(span)
-                            recorder.running(span)
-                            deadline = loop.time() + self._timeout
-                        else:
-                            waited = (begin - attempts[-1]["ended"]) * 1e-9
-                            attempts[-1] = {**attempts[-1], "wait": waited}
-                        response = await self._attempt(lm, request, deadline)
-                    break
-                except LMError as failure:
-                    if failure.type == "limit":
-                        raise
-                    attempt = {"started": begin, "ended": recorder.now()}
-                    attempts.append({**attempt, "error": error_attrs(failure)})
-                    wait = self._policy.wait(len(attempts), failure)
-                    if wait is None or loop.time() + wait >= deadline:
-                        self._errors_in_a_row += 1
-                        more = {"attempts": attempts} if len(attempts) > 1 else {}
-                        recorder.end(span, "error", error=error_attrs(failure), **more)
-                        raise
-                recorder.update(span, attempts=list(attempts))
-                await asyncio.sleep(wait)
-        except asyncio.CancelledError:
-            if deadline:
-                recorder.end(span, "cancelled")
+            response = await call.go()
+            if response.usage.cost is None:
+                response = await prices.priced(lm, response)
+        except LMError as failure:
+            if failure.type != "limit":
+                self._errors_in_a_row += 1
+                self.recorder.end(span, "error", error=error_attrs(failure), **call.attrs())
             raise
-        if attempts:
-            attempts.append({"started": begin, "ended": recorder.now()})
-        return self._record(span, response, attempts)
+        except asyncio.CancelledError:
+            if call.deadline:
+                self.recorder.end(span, "cancelled", **call.attrs())
+            raise
+        self._errors_in_a_row = 0
+        return self._record(span, response, call.attrs())
 
-    async def _attempt(self, lm: LM, request: Request, deadline: float) -> Response:
-        try:
-            async with asyncio.timeout_at(deadline):
-                response = await lm.complete(request)
-        except Exception as error:
-            raise _failure(error, lm, self._timeout) from None
-        if not isinstance(response, Response):
-            raise LMError(f"{lm.name} returned {type(response).__name__}", type="protocol")
-        return response
+    def check_limits(self, span: int) -> None:
+        """Nothing awaits between this and the start of the call, so the limits are exact.
 
-    def _check_limits(self, span: int) -> None:
-        """Nothing awaits between this and the start of the call, so the limits are exact."""
-        totals = self._recorder.trace.tree.totals
+        Raises
+        ------
+        LMError
+            ``limit``: the span is ended, and the run is told.
+        """
+        totals = self.recorder.trace.tree.totals
         reason = self._limits.reached(totals, self._errors_in_a_row)
         if reason is None:
             return
         failure = LMError(f"not sent: the run's limit is reached ({reason})", type="limit")
-        self._recorder.end(span, "not_sent", error=error_attrs(failure))
+        self.recorder.end(span, "not_sent", error=error_attrs(failure))
         self._on_limit(reason)
         raise failure
 
-    def _record(self, span: int, response: Response, attempts: list[dict[str, Any]]) -> Response:
-        self._errors_in_a_row = 0
+    def _record(self, span: int, response: Response, more: dict[str, Any]) -> Response:
         if response.text is not None:
             response = msgspec.structs.replace(response, text=clean(response.text))
         text = response.text
@@ -139,10 +130,185 @@ class Caller:
         attrs: dict[str, Any] = {"response": text, "usage": msgspec.to_builtins(response.usage)}
         if response.finish_reason is not None:
             attrs["finish_reason"] = response.finish_reason
-        if attempts:
-            attrs["attempts"] = attempts
-        self._recorder.end(span, state, **attrs)
+        self.recorder.end(span, state, **attrs, **more)
         return response
+
+
+class _Call:
+    """The attempts of one call."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        span: int,
+        lm: LM,
+        request: Request,
+        run: int,
+        hedge: Hedge | None,
+    ) -> None:
+        self._caller = caller
+        self._recorder = caller.recorder
+        self._span = span
+        self._lm = lm
+        self._request = request
+        self._run = run
+        self._hedge = hedge
+        self._limit = limit_of(lm, caller.most)
+        self._attempts: list[dict[str, Any]] = []
+        self._failed = 0
+        self._refused = 0
+        self._text: _StreamedText | None = None
+        self.deadline = 0.0
+        """On the loop's clock; 0 until it is sent."""
+
+    def attrs(self) -> dict[str, Any]:
+        """What the trace gets about its attempts, and about its streaming."""
+        found: dict[str, Any] = {}
+        if len(self._attempts) > 1:
+            found["attempts"] = self._attempts
+        if self._text is not None and self._text.first is not None:
+            found["first_token"] = self._text.first
+        return found
+
+    async def go(self) -> Response:
+        """Attempt after attempt, until one succeeds or no further one would help."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return await self._in_place()
+            except LMError as failure:
+                if failure.type == "limit":
+                    raise
+                wait = self._wait(failure, loop.time())
+                if wait is None:
+                    raise
+            waits_since = loop.time()
+            again = {} if self._text is None else {"response": None}
+            self._recorder.update(self._span, attempts=list(self._attempts), **again)
+            await asyncio.sleep(wait)
+            self._attempts[-1] = {**self._attempts[-1], "wait": loop.time() - waits_since}
+
+    def _wait(self, failure: LMError, now: float) -> float | None:
+        """Seconds until the next attempt; None if there is none."""
+        refused = failure.status == 429 and failure.type == "http"
+        if refused and self._limit.refuses_all:
+            failure.hopeless = True
+            return None
+        self._refused += refused
+        self._failed += not refused
+        wait = self._caller.policy.wait(self._failed, failure, self._refused)
+        if wait is None or now + wait < self.deadline:
+            return wait
+        failure.hopeless = failure.hopeless or failure.retry_after is not None
+        return None
+
+    async def _in_place(self) -> Response:
+        """One attempt, or two where it is hedged."""
+        async with self._limit.place(self._run, self._request) as place:
+            if not self.deadline:
+                self._caller.check_limits(self._span)
+                self._recorder.running(self._span)
+                self.deadline = asyncio.get_running_loop().time() + self._caller.timeout
+            if self._hedge is None:
+                response = await self._attempt()
+            else:
+                response = await self._hedged(self._hedge)
+            place.used(response.usage)
+            return response
+
+    async def _attempt(self, **marks: Any) -> Response:
+        attempt = {"started": self._recorder.now(), **marks}
+        self._attempts.append(attempt)
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                response = await self._send()
+            if not isinstance(response, Response):
+                raise LMError(
+                    f"{self._lm.name} returned {type(response).__name__}", type="protocol"
+                )
+        except asyncio.CancelledError:
+            attempt |= {"ended": self._recorder.now(), "cancelled": True}
+            raise
+        except Exception as error:
+            failure = _failure(error, self._lm, self._caller.timeout)
+            attempt |= {"ended": self._recorder.now(), "error": error_attrs(failure)}
+            raise failure from None
+        attempt["ended"] = self._recorder.now()
+        return response
+
+    async def _send(self) -> Response:
+        if self._request.purpose == "sub" or not isinstance(self._lm, StreamingLM):
+            return await self._lm.complete(self._request)
+        self._text = _StreamedText(self._recorder, self._span)
+        try:
+            return await self._lm.stream(self._request, self._text.add)
+        finally:
+            self._text.close()
+
+    async def _hedged(self, hedge: Hedge) -> Response:
+        """One attempt; a second one beside it once it is a straggler. The first answer wins."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        first = asyncio.create_task(self._attempt())
+        racing = {first}
+        try:
+            while not first.done():
+                after = hedge.after()
+                elapsed = loop.time() - begun
+                if after is not None and elapsed >= after:
+                    hedge.take()
+                    racing.add(asyncio.create_task(self._beside()))
+                    break
+                look = HEDGE_LOOK_SECONDS
+                await asyncio.wait(
+                    racing, timeout=look if after is None else min(look, after - elapsed)
+                )
+            response = await _first_answer(first, racing)
+        finally:
+            await _cancelled(racing)
+        hedge.ended(loop.time() - begun)
+        if len(racing) == 1:
+            return response
+        usage = msgspec.structs.replace(response.usage, complete=False)  # the other one cost too
+        return msgspec.structs.replace(response, usage=usage)
+
+    async def _beside(self) -> Response:
+        async with self._limit.place(self._run, self._request) as place:
+            response = await self._attempt(hedge=True)
+            place.used(response.usage)
+            return response
+
+
+class _StreamedText:
+    """Records the text of an answer while it comes, some times a second."""
+
+    def __init__(self, recorder: Recorder, span: int) -> None:
+        self._recorder = recorder
+        self._span = span
+        self._pieces: list[str] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self.first: int | None = None
+        """When the first piece came, ns since the trace began."""
+
+    def add(self, text: str) -> None:
+        """One more piece."""
+        if self.first is None:
+            self.first = self._recorder.now()
+        self._pieces.append(text)
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(TEXT_SECONDS, self._flush)
+
+    def close(self) -> None:
+        """Record what is left."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._flush()
+
+    def _flush(self) -> None:
+        self._timer = None
+        text, self._pieces = "".join(self._pieces), []
+        self._recorder.text(self._span, clean(text))
 
 
 def error_attrs(error: LMError) -> dict[str, Any]:
@@ -151,6 +317,26 @@ def error_attrs(error: LMError) -> dict[str, Any]:
     if error.status is not None:
         attrs["status"] = error.status
     return attrs
+
+
+async def _first_answer(
+    first: asyncio.Task[Response], racing: set[asyncio.Task[Response]]
+) -> Response:
+    """The first response; where all fail, the failure of ``first``."""
+    waiting = set(racing)
+    while waiting:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            if each.exception() is None:
+                return each.result()
+    return first.result()
+
+
+async def _cancelled(racing: set[asyncio.Task[Response]]) -> None:
+    """Cancel what still runs, and wait until it has cleaned up."""
+    for each in racing:
+        each.cancel()
+    await asyncio.gather(*racing, return_exceptions=True)
 
 
 def _failure(error: Exception, lm: LM, timeout: float) -> LMError:

@@ -60,11 +60,14 @@ class LMError(RLMError):
     ----------
     type
         A short stable name: ``connect`` (not sent), ``disconnected``, ``timeout``, ``http``,
-        ``quota``, ``protocol``, ``simulated``, ``not_sent``, ``limit``, or the name of an exception.
+        ``quota``, ``protocol``, ``no_stream``, ``simulated``, ``not_sent``, ``limit``, or the name
+        of an exception.
     status
         HTTP status where there was one.
     retry_after
         Seconds after which the server asks to try again, where it says so.
+    hopeless
+        Whether every further call to the same model would fail in the same way.
     """
 
     def __init__(
@@ -79,16 +82,12 @@ class LMError(RLMError):
         self.type = type
         self.status = status
         self.retry_after = retry_after
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether every further call to the same model would fail in the same way."""
-        return self.type == "quota" or (self.type == "http" and self.status in (401, 402, 403, 404))
+        self.hopeless = type == "quota" or (type == "http" and status in (401, 402, 403, 404))
 
     @property
     def transient(self) -> bool:
         """Whether the same call may succeed a little later."""
-        if self.type in ("connect", "disconnected"):
+        if self.type in ("connect", "disconnected", "no_stream"):
             return True
         status = self.status or 0
         return self.type == "http" and (status in (408, 409, 429) or 500 <= status < 600)

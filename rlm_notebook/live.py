@@ -23,7 +23,7 @@ from rlm_notebook.limits import RunLimits
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.result import Outcome, Result
 from rlm_notebook.retry import RetryPolicy
-from rlm_notebook.settings import Settings
+from rlm_notebook.settings import Settings, recorded
 from rlm_notebook.subcalls import SubcallGate
 from rlm_notebook.trace.jsonl import SUFFIX, JsonlWriter, clean
 from rlm_notebook.trace.recorder import Recorder, Sink
@@ -86,7 +86,7 @@ class LiveRun:
         """Set when the run has ended, however it ended."""
         self._recorder = Recorder(
             engine=f"rlm_notebook {_version('rlm-notebook')}",
-            settings=msgspec.to_builtins(settings),
+            settings=recorded(settings),
             packages=_packages(),
         )
         self._write_to(_trace_path(trace, settings.trace_dir))

@@ -116,7 +116,7 @@ class RLMMagics(Magics):
         RLMInterrupt
             The kernel was interrupted.
         """
-        given = _cell_parser().parse_args(split_line(line))
+        given = self._parsed(_cell_parser(), line)
         if not cell.strip():
             raise UsageError("%%rlm: the cell has no question: write one below the first line")
         if given.out is not None and not given.out.isidentifier():
@@ -162,14 +162,14 @@ class RLMMagics(Magics):
     @line_magic
     def rlm_config(self, line: str) -> None:
         """Show the settings, or set them for this session: ``%rlm_config --model openai/gpt-5``."""
-        given = _config_parser().parse_args(split_line(line))
+        given = self._parsed(_config_parser(), line)
         if given.reset:
             self._set.clear()
         self._set.update(given_settings(given))
-        values = settings.make_settings(**self._defaults())
+        values = settings.recorded(settings.make_settings(**self._defaults()))
         for field in settings.fields():
-            value = getattr(values, field.name)
-            print(f"{field.option:<28}{'none' if value is None else value!s:<24}{field.help}")
+            value = "none" if values[field.name] in (None, {}) else str(values[field.name])
+            print(f"{field.option:<28}{value:<24}{field.help}")
 
     @line_magic
     def rlm_stop(self, line: str) -> None:
@@ -185,6 +185,14 @@ class RLMMagics(Magics):
         for number in [int(word) for word in wanted] or list(running):
             running[number].stop()
             print(f"stopped run {number}")
+
+    def _parsed(self, parser: OptionParser, line: str) -> argparse.Namespace:
+        """The options of a line; ``--providers`` may name a variable that holds a dict."""
+        given = parser.parse_args(split_line(line))
+        value = self.shell.user_ns.get(given.providers)
+        if isinstance(value, dict):
+            given.providers = value
+        return given
 
     def _defaults(self) -> dict[str, Any]:
         """Config file, then environment, then ``%rlm_config``: the later one wins."""

@@ -12,7 +12,7 @@ from rlm_notebook.handler import handler
 from rlm_notebook.live import LiveRun
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.result import Result
-from rlm_notebook.settings import Settings, make_settings
+from rlm_notebook.settings import Settings, make_settings, provider_settings
 
 _BUILTIN = "builtin/"
 
@@ -137,6 +137,7 @@ class RLM:
                 base_url=self.settings.base_url,
                 simulate=simulate,
                 timeout=self.settings.call_timeout,
+                settings=provider_settings(self.settings, name),
             )
             handler().on_close(lm, lm.close)
         return self._lms[name]

@@ -11,13 +11,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from rlm_notebook.errors import UsageError
+from rlm_notebook.lm.provider_settings import (
+    AtLeastOne,
+    Positive,
+    ProviderSettings,
+    read_providers,
+    recordable,
+    settings_for,
+)
+from rlm_notebook.lm.transport import shown
 
 ENV_PREFIX = "RLM_"
 """``RLM_MODEL``, ``RLM_MAX_DEPTH``..., one for each setting."""
 
-
-AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+Hedge = Annotated[str, msgspec.Meta(pattern=r"^(p(?!0)\d{1,2}(\.\d+)?|\d+(\.\d*)?|\.\d+)$")]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,12 +41,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         msgspec.Meta(description="model of llm_query and of child RLMs; default: the root model"),
     ] = None
+    providers: Annotated[
+        dict[str, ProviderSettings],
+        msgspec.Meta(
+            description="settings of providers and models, as JSON or a variable that holds a "
+            'dict: {"openai": {"temperature": 0}, "mine": {"base_url": "http://..."}}; see '
+            "rlm_notebook.lm.provider_settings"
+        ),
+    ] = {}
     base_url: Annotated[
         str | None,
         msgspec.Meta(
             description="address of an OpenAI-compatible server, for instance "
             "http://localhost:11434/v1; default: OPENAI_BASE_URL, or OpenAI"
         ),
+    ] = None
+    temperature: Annotated[
+        float | None, msgspec.Meta(ge=0, description="sampling temperature of all models")
+    ] = None
+    max_output_tokens: Annotated[
+        AtLeastOne | None, msgspec.Meta(description="output tokens of one LM call")
     ] = None
     max_depth: Annotated[
         int,
@@ -83,8 +104,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Positive, msgspec.Meta(description="seconds for one LM call, retries and waits included")
     ] = 300.0
     max_attempts: Annotated[
-        int, msgspec.Meta(ge=1, description="requests that one LM call may cost, retries included")
+        int,
+        msgspec.Meta(
+            ge=1,
+            description="requests that one LM call may cost, retries included; refusals for "
+            "the rate (429) come on top, 10 at most",
+        ),
     ] = 4
+    hedge: Annotated[
+        Hedge | None,
+        msgspec.Meta(
+            description="ask the slowest slots of a batch a second time, the first answer wins: "
+            "p95 is from the time on within which 95% of the batch's slots have answered; "
+            "a number is seconds"
+        ),
+    ] = None
     failure_rule: Annotated[
         Literal["gather", "taskgroup"],
         msgspec.Meta(
@@ -145,8 +179,10 @@ def convert(name: str, value: Any) -> Any:
     if isinstance(value, str) and value.lower() in ("none", "") and field.default is None:
         return None
     try:
+        if isinstance(value, str) and name == "providers":
+            value = read_providers(value)
         return msgspec.convert(value, field.type, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ValueError) as error:
         reason = str(error).replace("Expected ", "expected ").removesuffix(" - at `$`")
         raise UsageError(f"{field.option} {value!r}: {reason} ({field.help})") from None
 
@@ -159,6 +195,25 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
         value = environ.get(ENV_PREFIX + field.name.upper())
         if value is not None:
             found[field.name] = convert(field.name, value)
+    return found
+
+
+def provider_settings(settings: Settings, name: str) -> ProviderSettings:
+    """What is set for the model ``provider/model``."""
+    found = settings_for(settings.providers, name)
+    return msgspec.structs.replace(
+        found,
+        temperature=settings.temperature if found.temperature is None else found.temperature,
+        max_output_tokens=found.max_output_tokens or settings.max_output_tokens,
+    )
+
+
+def recorded(settings: Settings) -> dict[str, Any]:
+    """The settings as a trace holds them: without what is secret."""
+    found: dict[str, Any] = msgspec.to_builtins(settings)
+    found["providers"] = {name: recordable(each) for name, each in settings.providers.items()}
+    if settings.base_url is not None:
+        found["base_url"] = shown(settings.base_url)
     return found
 
 

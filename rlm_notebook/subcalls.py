@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rlm_notebook.calls import Caller, error_attrs
 from rlm_notebook.errors import LMError, RLMError
+from rlm_notebook.hedge import Hedge
 from rlm_notebook.lm.protocol import LM, Message, Request
 from rlm_notebook.repl.protocol import Call, SubcallError
 
@@ -166,6 +167,8 @@ class Subcalls:
             None if child else self._caller.request("sub", Message("user", prompt))
             for prompt in call.prompts
         ]
+        rule = settings.hedge if not child else None
+        hedge = Hedge(rule, len(spans)) if rule is not None else None
         answers = [""] * len(spans)
         failed: list[tuple[int, LMError]] = []
         hopeless: LMError | None = None
@@ -181,7 +184,7 @@ class Subcalls:
                     answers[index] = await self._run_child(prompt, call.model, batch, span)
                 else:
                     answers[index] = await self._plain(
-                        span, lm, prompt, call.invalid.get(index), requests[index]
+                        span, lm, prompt, call.invalid.get(index), requests[index], hedge
                     )
             except LMError as error:
                 answers[index] = f"Error: {error}"
@@ -213,6 +216,7 @@ class Subcalls:
         prompt: str,
         invalid: str | None,
         request: Request | None = None,
+        hedge: Hedge | None = None,
     ) -> str:
         if invalid is not None or isinstance(lm, RLMError):
             message = f"a prompt must be a str, not {invalid}" if invalid is not None else str(lm)
@@ -221,7 +225,7 @@ class Subcalls:
             raise failure
         if request is None:
             request = self._caller.request("sub", Message("user", prompt))
-        response = await self._caller.call(span, lm, request, self._run)
+        response = await self._caller.call(span, lm, request, self._run, hedge)
         if response.text is None:
             return f"Error: the model returned no content ({response.finish_reason or 'no reason'})"
         return response.text

@@ -28,12 +28,20 @@ def error(status: int | None = None, kind: str = "http", after: float | None = N
     return LMError("x", type=kind, status=status, retry_after=after)
 
 
-@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
+@pytest.mark.parametrize("status", [408, 409, 500, 502, 503, 529])
 def test_what_may_pass_by_is_retried_up_to_the_stated_attempts(status: int) -> None:
     policy = RetryPolicy(attempts=3, dice=lambda: 0.5)
     assert policy.wait(1, error(status)) is not None
     assert policy.wait(2, error(status)) is not None
     assert policy.wait(3, error(status)) is None
+
+
+def test_refusals_for_the_rate_are_counted_apart() -> None:
+    policy = RetryPolicy(attempts=3, refusals=5)
+    assert policy.wait(2, error(429), 4) is not None
+    assert policy.wait(3, error(500), 4) is None
+    assert policy.wait(0, error(429), 5) is None
+    assert RetryPolicy(attempts=1).wait(0, error(429), 1) is None
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
@@ -82,7 +90,7 @@ def test_a_call_that_succeeds_later_is_ok_and_every_attempt_is_in_the_trace(
     # Latency = attempts + back-off; the queue wait is apart.
     spent = sum((a["ended"] - a["started"]) * 1e-9 for a in second.attempts)
     assert second.back_off >= 0.1
-    assert second.latency == pytest.approx(spent + second.back_off, abs=0.05)
+    assert second.latency == pytest.approx(spent + second.back_off + second.requeue_wait, abs=0.05)
     assert result.trace.path is not None
     assert Trace.load(result.trace.path).slots[1].attempts == second.attempts
 

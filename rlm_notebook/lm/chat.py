@@ -1,11 +1,15 @@
-"""The chat-completions answer: bytes in, a :class:`Response` or one line of blame out."""
+"""The chat-completions answer, whole or streamed: bytes in, a :class:`Response` or one line of
+blame out.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from typing import Any
+from collections.abc import Hashable
+from functools import cache
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -17,6 +21,15 @@ SHOWN_BODY = 80
 """Characters of a body that is not JSON which an error shows."""
 SHOWN_MESSAGE = 300
 """Characters of a provider's message which an error shows."""
+_STATUS = {
+    "rate_limit_error": 429,
+    "overloaded_error": 529,
+    "api_error": 500,
+    "server_error": 500,
+    "authentication_error": 401,
+    "not_found_error": 404,
+}
+"""Errors that come inside of a stream have names in place of a status."""
 
 
 class _Message(msgspec.Struct):
@@ -39,7 +52,22 @@ class _Completion(msgspec.Struct):
     error: Any = None
 
 
-_decoder = msgspec.json.Decoder(_Completion)
+class _Delta(msgspec.Struct):
+    content: Any = None
+    refusal: Any = None
+
+
+class _StreamChoice(msgspec.Struct):
+    delta: _Delta | None = None
+    finish_reason: Any = None
+    error: Any = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_StreamChoice] | None = None
+    usage: Any = None
+    model: Any = None
+    error: Any = None
 
 
 def decode_completion(body: bytes) -> Response:
@@ -51,37 +79,106 @@ def decode_completion(body: bytes) -> Response:
         ``protocol``: no JSON, or JSON of another shape. ``http``: an error that was sent with a
         status of success, as OpenRouter does.
     """
+    completion = decoded(body, _Completion, "chat completion")
+    choice = completion.choices[0] if completion.choices else None
+    failed = completion.error or (choice.error if choice is not None else None)
+    if failed:
+        raise blame(failed)
+    if choice is None or choice.message is None:
+        what = "message" if choice else "choices"
+        raise LMError(f"the answer holds no {what}: {start_of(body)}", type="protocol")
+    text = _text(choice.message.content)
+    reason = text_or_none(choice.finish_reason)
+    if text is None and isinstance(choice.message.refusal, str):
+        text, reason = clean(choice.message.refusal), "refusal"
+    return Response(text, _usage(completion.usage), reason, text_or_none(completion.model))
+
+
+class ChatStream:
+    """Puts a streamed chat completion together."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._refusals: list[str] = []
+        self._reason: str | None = None
+        self._usage: Any = None
+        self._model: str | None = None
+
+    def take(self, data: str) -> str:
+        """Take one chunk in; return the text that it adds.
+
+        Raises
+        ------
+        LMError
+            ``protocol``: no JSON, or another shape. ``http``: an error in the middle of the stream.
+        """
+        chunk = decoded(data.encode("utf-8", "replace"), _Chunk, "chunk of a chat completion")
+        choice = chunk.choices[0] if chunk.choices else None
+        failed = chunk.error or (choice.error if choice is not None else None)
+        if failed:
+            raise blame(failed)
+        self._usage = chunk.usage or self._usage
+        self._model = text_or_none(chunk.model) or self._model
+        if choice is None:
+            return ""
+        self._reason = text_or_none(choice.finish_reason) or self._reason
+        if choice.delta is None:
+            return ""
+        if isinstance(choice.delta.refusal, str):
+            self._refusals.append(clean(choice.delta.refusal))
+        text = _text(choice.delta.content)
+        if text is None:
+            return ""
+        self._texts.append(text)
+        return text
+
+    def response(self) -> Response:
+        """The whole answer. A stream may end without ``[DONE]``, but not without a finish reason."""
+        if self._reason is None:
+            raise LMError("the stream was cut before its end", type="disconnected")
+        text, reason = "".join(self._texts) if self._texts else None, self._reason
+        if not text and self._refusals:
+            text, reason = "".join(self._refusals), "refusal"
+        return Response(text, _usage(self._usage), reason, self._model)
+
+
+T = TypeVar("T")
+
+
+def decoded(body: bytes, shape: type[T], what: str) -> T:
+    """Read JSON of a known shape.
+
+    Raises
+    ------
+    LMError
+        ``protocol``: no JSON, or JSON of another shape.
+    """
     try:
         try:
-            completion = _decoder.decode(body)
+            return cast(T, _decoder(cast(Hashable, shape)).decode(body))
         except msgspec.ValidationError:
             raise
         except (msgspec.DecodeError, UnicodeDecodeError):
             # lone surrogates, broken UTF-8, NaN: Python's reader takes them
-            loaded = json.loads(body.decode("utf-8", "replace"))
-            completion = msgspec.convert(loaded, _Completion)
+            return msgspec.convert(json.loads(body.decode("utf-8", "replace")), shape)
     except msgspec.ValidationError as error:
-        raise LMError(
-            f"the answer is no chat completion: {_one_line(str(error), SHOWN_MESSAGE)}",
-            type="protocol",
-        ) from None
+        raise LMError(f"the answer is no {what}: {one_line(str(error))}", type="protocol") from None
     except (ValueError, RecursionError):
-        raise LMError(f"the answer is no JSON: {_start(body)}", type="protocol") from None
-    choice = completion.choices[0] if completion.choices else None
-    blame = completion.error or (choice.error if choice is not None else None)
-    if blame:
-        code = blame.get("code") if isinstance(blame, dict) else None
-        status = code if isinstance(code, int) and not isinstance(code, bool) else None
-        raise LMError(f"the server reports an error: {_message(blame)}", type="http", status=status)
-    if choice is None or choice.message is None:
-        what = "message" if choice else "choices"
-        raise LMError(f"the answer holds no {what}: {_start(body)}", type="protocol")
-    text = _text(choice.message.content)
-    reason = choice.finish_reason if isinstance(choice.finish_reason, str) else None
-    if text is None and isinstance(choice.message.refusal, str):
-        text, reason = clean(choice.message.refusal), "refusal"
-    model = completion.model if isinstance(completion.model, str) else None
-    return Response(text, _usage(completion.usage), reason, model)
+        raise LMError(f"the answer is no JSON: {start_of(body)}", type="protocol") from None
+
+
+@cache
+def _decoder(shape: Hashable) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(shape)
+
+
+def blame(error: Any) -> LMError:
+    """The error that a server reports inside of an answer with a status of success."""
+    code = error.get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and not isinstance(code, bool) else None
+    if status is None and isinstance(error, dict):
+        status = _STATUS.get(str(error.get("type")))
+    return LMError(f"the server reports an error: {_message(error)}", type="http", status=status)
 
 
 def error_text(body: bytes) -> str:
@@ -89,19 +186,19 @@ def error_text(body: bytes) -> str:
     try:
         loaded = json.loads(body)
     except (ValueError, RecursionError):
-        return _start(body) if body.strip() else ""
+        return start_of(body) if body.strip() else ""
     return _message(loaded)
 
 
-def _message(blame: Any) -> str:
+def _message(found: Any) -> str:
     """The words in what providers put into an error: they agree on no shape."""
-    while isinstance(blame, dict | list) and blame:
-        if isinstance(blame, list):
-            blame = blame[0]
+    while isinstance(found, dict | list) and found:
+        if isinstance(found, list):
+            found = found[0]
         else:
             keys = ("error", "message", "detail", "msg")
-            blame = next((blame[key] for key in keys if blame.get(key)), None)
-    return _one_line(blame, SHOWN_MESSAGE) if isinstance(blame, str) else ""
+            found = next((found[key] for key in keys if found.get(key)), None)
+    return one_line(found) if isinstance(found, str) else ""
 
 
 def _text(content: Any) -> str | None:
@@ -118,8 +215,10 @@ def _text(content: Any) -> str | None:
 def _usage(reported: Any) -> Usage:
     if not isinstance(reported, dict):
         return Usage(complete=False)
-    tokens_in = _count(reported.get("prompt_tokens"))
-    tokens_out = _count(reported.get("completion_tokens"))
+    tokens_in = count(reported.get("prompt_tokens"))
+    tokens_out = count(reported.get("completion_tokens"))
+    details = reported.get("prompt_tokens_details")
+    cached = count(details.get("cached_tokens")) if isinstance(details, dict) else None
     cost = reported.get("cost")
     if not isinstance(cost, int | float) or isinstance(cost, bool) or not 0 <= cost < math.inf:
         cost = None
@@ -127,20 +226,28 @@ def _usage(reported: Any) -> Usage:
         tokens_in,
         tokens_out,
         None if cost is None else float(cost),
+        cached_tokens=cached or None,
         complete=tokens_in is not None and tokens_out is not None,
     )
 
 
-def _count(value: Any) -> int | None:
+def count(value: Any) -> int | None:
+    """The value if it is a number of tokens."""
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return value if whole else None
 
 
-def _start(body: bytes) -> str:
+def text_or_none(value: Any) -> str | None:
+    """The value if it is a text."""
+    return value if isinstance(value, str) else None
+
+
+def start_of(body: bytes) -> str:
     """The first characters of a body, in one line."""
-    return _one_line(body[: 8 * SHOWN_BODY].decode("utf-8", "replace"), SHOWN_BODY) or "(empty)"
+    return one_line(body[: 8 * SHOWN_BODY].decode("utf-8", "replace"), SHOWN_BODY) or "(empty)"
 
 
-def _one_line(text: str, limit: int) -> str:
+def one_line(text: str, limit: int = SHOWN_MESSAGE) -> str:
+    """The text on one line, cut at ``limit`` characters."""
     line = re.sub(r"[\s\x00-\x1f\x7f]+", " ", clean(text)).strip()
     return line if len(line) <= limit else line[: limit - 1] + "…"

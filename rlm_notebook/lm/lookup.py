@@ -8,12 +8,15 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from rlm_notebook.errors import ModelError, RLMError, UsageError
-from rlm_notebook.lm.presets import PRESETS, Preset
+from rlm_notebook.lm.presets import PRESETS, Preset, named
 from rlm_notebook.lm.protocol import LM
+from rlm_notebook.lm.provider_settings import ProviderSettings
 
 GROUP = "rlm_notebook.providers"
 """Entry points of this group add providers. Each is a callable ``factory(model, *, base_url,
-timeout)`` that returns an :class:`~rlm_notebook.lm.protocol.LM`; None means: your default."""
+timeout, settings)`` that returns an :class:`~rlm_notebook.lm.protocol.LM`; ``base_url`` and
+``timeout`` may be None (your default), ``settings`` is a
+:class:`~rlm_notebook.lm.provider_settings.ProviderSettings`."""
 BUILTIN_MODELS = ("extractive",)
 
 
@@ -23,6 +26,7 @@ def get_lm(
     base_url: str | None = None,
     simulate: str | None = None,
     timeout: float | None = None,
+    settings: ProviderSettings | None = None,
 ) -> LM:
     """The language model of that name.
 
@@ -35,7 +39,10 @@ def get_lm(
     simulate
         Latency and failures of the builtin model, for instance ``"latency=constant(0.5)"``.
     timeout
-        Seconds for one call; None: the provider's default.
+        Seconds for one request; None: the provider's default.
+    settings
+        Settings of the provider. With a ``base_url`` or an ``api``, the provider's name may be one
+        of your own.
 
     Raises
     ------
@@ -44,6 +51,7 @@ def get_lm(
     UsageError
         ``simulate`` with a real model, or a ``simulate`` that cannot be read.
     """
+    settings = settings or ProviderSettings()
     provider, slash, model = (part.strip() for part in name.strip().partition("/"))
     if not slash or not provider or not model:
         raise ModelError(_no_slash(name.strip()))
@@ -54,16 +62,26 @@ def get_lm(
     if provider == "builtin":
         return _builtin(model, simulate)
     if provider in PRESETS:
-        return _openai(PRESETS[provider], model, base_url=base_url, timeout=timeout)
+        return _http(PRESETS[provider], model, base_url, timeout, settings)
+    if provider == "litellm":
+        from rlm_notebook.lm.litellm import LiteLLM
+
+        return LiteLLM(model, base_url=base_url, timeout=timeout, settings=settings)
     for entry in entry_points(group=GROUP):
         if entry.name == provider:
-            return _third_party(entry, model, base_url=base_url, timeout=timeout)
+            more = {"base_url": base_url, "timeout": timeout, "settings": settings}
+            return _third_party(entry, model, **more)
+    if settings.base_url:
+        preset = named(provider, settings.api or "openai", settings.base_url)
+        return _http(preset, model, None, timeout, settings)
     raise ModelError(_unknown(provider, name.strip()))
 
 
 def providers() -> list[str]:
     """The names that may stand before the slash."""
-    return sorted({"builtin", *PRESETS, *(entry.name for entry in entry_points(group=GROUP))})
+    return sorted(
+        {"builtin", "litellm", *PRESETS, *(entry.name for entry in entry_points(group=GROUP))}
+    )
 
 
 def _builtin(model: str, simulate: str | None) -> LM:
@@ -79,15 +97,25 @@ def _builtin(model: str, simulate: str | None) -> LM:
     return SimulatedLM(lm, Simulation.parse(simulate))
 
 
-def _openai(preset: Preset, model: str, *, base_url: str | None, timeout: float | None) -> LM:
-    from rlm_notebook.lm.openai import TIMEOUT, OpenAILM
+def _http(
+    preset: Preset,
+    model: str,
+    base_url: str | None,
+    timeout: float | None,
+    settings: ProviderSettings,
+) -> LM:
+    from rlm_notebook.lm.anthropic import AnthropicLM
+    from rlm_notebook.lm.http_model import TIMEOUT
+    from rlm_notebook.lm.openai import OpenAILM
 
-    return OpenAILM(
+    kind = AnthropicLM if (settings.api or preset.api) == "anthropic" else OpenAILM
+    return kind(
         model,
         # a run has one base_url: it must not send one provider's key to another one's address
-        base_url=base_url if preset.movable else None,
+        base_url=base_url if preset.movable and not settings.base_url else None,
         timeout=TIMEOUT if timeout is None else timeout,
         preset=preset,
+        settings=settings,
     )
 
 
@@ -126,5 +154,8 @@ def _unknown(provider: str, name: str) -> str:
     if close:
         mend = f"did you mean {close[0]}/{name.partition('/')[2].strip()}?"
     else:
-        mend = f"a model on an OpenAI-compatible server is openai/{name} with its base_url"
+        mend = (
+            f"a model on an OpenAI-compatible server is openai/{name} with its base_url, or give "
+            f"{provider} a base_url in the setting providers"
+        )
     return f"no provider {provider!r}; known: {', '.join(known)}. {mend[0].upper()}{mend[1:]}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
 Purpose = Literal["root", "sub", "final"]
 """Why a call is made: a turn of the root, a sub-call from REPL code, the last request for an answer."""
+OnText = Callable[[str], None]
+"""Gets each further piece of a text that is streamed."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -26,24 +28,30 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     output_tokens: int | None = None
     """Tokens of the response."""
     cost: float | None = None
-    """USD, where the provider reports it."""
+    """USD: as the provider reports it, or by a price list."""
     complete: bool = True
     """False if a part is unknown, so that the numbers are a floor."""
+    cached_tokens: int | None = None
+    """Tokens of the prompt that were read from the provider's cache, which mostly costs less."""
+    estimated: bool = False
+    """True if a part of the cost comes from a price list."""
 
     @staticmethod
     def total(parts: Iterable[Usage]) -> Usage:
         """The sum; parts that were not reported make it a floor (``complete=False``)."""
         known_in = known_out = 0
         cost: float | None = None
-        complete = True
+        complete, cached, estimated = True, 0, False
         for part in parts:
             if part.input_tokens is None or part.output_tokens is None or not part.complete:
                 complete = False
             known_in += part.input_tokens or 0
             known_out += part.output_tokens or 0
+            cached += part.cached_tokens or 0
             if part.cost is not None:
                 cost = (cost or 0.0) + part.cost
-        return Usage(known_in, known_out, cost, complete)
+                estimated = estimated or part.estimated
+        return Usage(known_in, known_out, cost, complete, cached or None, estimated)
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -89,4 +97,15 @@ class LM(Protocol):
         """Release connections. Called once, on the same loop."""
 
 
-Params = dict[str, Any]
+@runtime_checkable
+class StreamingLM(LM, Protocol):
+    """An :class:`LM` that can also hand its text over as it comes."""
+
+    async def stream(self, request: Request, on_text: OnText) -> Response:
+        """Answer one request; call ``on_text`` with each further piece of the text.
+
+        Raises
+        ------
+        LMError
+            The call failed, also in the middle of the text.
+        """

@@ -1,6 +1,6 @@
 """The records a trace is made of. A run is a function of these events and of nothing else.
 
-Three records carry all: a span starts, is updated, ends. What a span of each kind holds is
+Four records carry all: a span starts, is updated, streams text, ends. What a span of each kind holds is
 written down in the ``...Attrs`` classes: all keys are optional, unknown keys are kept, so that
 other engines and later versions can add to them.
 """
@@ -57,6 +57,15 @@ class SpanUpdated(msgspec.Struct, frozen=True, tag_field="e", tag="update", omit
     state: str | None = None
 
 
+class SpanText(msgspec.Struct, frozen=True, tag_field="e", tag="more"):
+    """More of a response that is streamed; the end of the span gives it whole."""
+
+    t: int
+    id: int
+    attrs: dict[str, Any]
+    """``text``: what is to be added."""
+
+
 class SpanEnded(msgspec.Struct, frozen=True, tag_field="e", tag="end"):
     """A span ended in one of the end states."""
 
@@ -66,7 +75,7 @@ class SpanEnded(msgspec.Struct, frozen=True, tag_field="e", tag="end"):
     attrs: dict[str, Any]
 
 
-Event = SpanStarted | SpanUpdated | SpanEnded
+Event = SpanStarted | SpanUpdated | SpanText | SpanEnded
 
 
 class Header(msgspec.Struct, tag_field="e", tag="header"):
@@ -100,6 +109,8 @@ class UsageAttrs(TypedDict, total=False):
     output_tokens: int
     cost: float
     complete: bool
+    cached_tokens: int
+    estimated: bool
 
 
 class RunAttrs(TypedDict, total=False):
@@ -138,7 +149,7 @@ class TurnAttrs(TypedDict, total=False):
 
 
 class Attempt(TypedDict, total=False):
-    """One request of a call that did not succeed at once."""
+    """One request of a call that took more than one."""
 
     started: int
     """ns since the trace began."""
@@ -146,7 +157,12 @@ class Attempt(TypedDict, total=False):
     error: ErrorInfo
     """Absent for the attempt that succeeded."""
     wait: float
-    """Seconds of back-off after it; absent if there was no further attempt."""
+    """Seconds of back-off after it; absent if there was no further attempt. What is left until
+    the next attempt started is queue wait: its provider had no place."""
+    hedge: bool
+    """True if it was sent beside a slow one."""
+    cancelled: bool
+    """True if another attempt answered first."""
 
 
 class CallAttrs(TypedDict, total=False):
@@ -170,6 +186,8 @@ class CallAttrs(TypedDict, total=False):
     finish_reason: str
     attempts: list[Attempt]
     """All requests of the call, if there was more than one."""
+    first_token: int
+    """Streamed calls: when the first piece of the text came, ns since the trace began."""
 
 
 class BatchAttrs(TypedDict, total=False):

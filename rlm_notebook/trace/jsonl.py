@@ -24,6 +24,7 @@ from rlm_notebook.trace.events import (
     Header,
     SpanEnded,
     SpanStarted,
+    SpanText,
     SpanUpdated,
 )
 from rlm_notebook.trace.trace import Trace
@@ -44,7 +45,7 @@ class Text(msgspec.Struct, frozen=True, tag_field="e", tag="text"):
     text: str
 
 
-Line = Header | Text | SpanStarted | SpanUpdated | SpanEnded
+Line = Header | Text | SpanStarted | SpanUpdated | SpanText | SpanEnded
 
 _encoder = msgspec.json.Encoder(enc_hook=repr)
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)

@@ -14,6 +14,7 @@ from rlm_notebook.trace.events import (
     Header,
     SpanEnded,
     SpanStarted,
+    SpanText,
     SpanUpdated,
 )
 from rlm_notebook.trace.trace import Trace
@@ -105,6 +106,11 @@ class Recorder:
         """Add attributes to an open span."""
         with self._lock:
             self._emit(SpanUpdated(self.now(), span, attrs))
+
+    def text(self, span: int, text: str, /) -> None:
+        """Add a piece to the response of an open span."""
+        with self._lock:
+            self._emit(SpanText(self.now(), span, {"text": text}))
 
     def end(self, span: int, state: str = "ok", /, **attrs: Any) -> None:
         """End a span. A second end of the same span changes nothing."""

@@ -7,10 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from rlm_notebook.lm.protocol import Usage
-from rlm_notebook.trace.events import END_STATES, Event, SpanEnded, SpanStarted, SpanUpdated
+from rlm_notebook.trace.events import (
+    END_STATES,
+    Event,
+    SpanEnded,
+    SpanStarted,
+    SpanText,
+    SpanUpdated,
+)
 
 NS = 1e-9
 CALL_KINDS = ("lm_call", "slot")
@@ -124,6 +132,33 @@ class Span:
         return float(sum(attempt.get("wait") or 0 for attempt in self.attempts))
 
     @property
+    def requeue_wait(self) -> float:
+        """Seconds of a call's latency that its further attempts waited for a place."""
+        waited = 0.0
+        for before, after in pairwise(self.attempts):
+            if not after.get("hedge") and not before.get("hedge"):
+                waited += (after["started"] - before["ended"]) * NS - (before.get("wait") or 0.0)
+        return max(0.0, waited)
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """Streamed calls: seconds from the start of the (last) attempt to the first text."""
+        first, started = self.attrs.get("first_token"), self.started
+        if not isinstance(first, int) or started is None:
+            return None
+        if self.attempts:
+            started = self.attempts[-1].get("started", started)
+        return (first - started) * NS
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Streamed calls: output tokens per second from the first text to the end."""
+        first, tokens = self.attrs.get("first_token"), self.usage.output_tokens
+        if not isinstance(first, int) or self.ended is None or not tokens or self.ended <= first:
+            return None
+        return tokens / ((self.ended - first) * NS)
+
+    @property
     def usage(self) -> Usage:
         """Tokens and cost of one call."""
         return usage_from(self.attrs.get("usage"))
@@ -146,12 +181,17 @@ def usage_from(value: Any) -> Usage:
     """Usage out of the attribute of an event; anything unusable counts as not reported."""
     if not isinstance(value, dict):
         return Usage(complete=False)
-    tokens_in, tokens_out, cost = (value.get(k) for k in ("input_tokens", "output_tokens", "cost"))
+    tokens_in, tokens_out, cached = (
+        value.get(key) for key in ("input_tokens", "output_tokens", "cached_tokens")
+    )
+    cost = value.get("cost")
     return Usage(
         tokens_in if isinstance(tokens_in, int) else None,
         tokens_out if isinstance(tokens_out, int) else None,
         float(cost) if isinstance(cost, int | float) else None,
         bool(value.get("complete", True)),
+        cached if isinstance(cached, int) else None,
+        bool(value.get("estimated", False)),
     )
 
 
@@ -169,11 +209,21 @@ class Totals:
     cost: float | None = None
     usage_complete: bool = True
     """False if some call did not report its usage: the numbers are then a floor."""
+    cost_estimated: bool = False
+    """True if a part of the cost comes from a price list."""
+    cached_tokens: int = 0
 
     @property
     def usage(self) -> Usage:
         """The token and cost part."""
-        return Usage(self.input_tokens, self.output_tokens, self.cost, self.usage_complete)
+        return Usage(
+            self.input_tokens,
+            self.output_tokens,
+            self.cost,
+            self.usage_complete,
+            self.cached_tokens or None,
+            self.cost_estimated,
+        )
 
 
 class Tree:
@@ -194,6 +244,10 @@ class Tree:
         span = self.spans.get(event.id)
         if span is None or not span.open:
             return None  # the first end wins; what comes after a cancellation is noise
+        if isinstance(event, SpanText):
+            more = event.attrs.get("text") or ""
+            span.attrs["response"] = f"{span.attrs.get('response') or ''}{more}"
+            return span
         span.attrs.update(event.attrs)
         if isinstance(event, SpanUpdated):
             if event.state == "running" and span.started is None:
@@ -239,8 +293,10 @@ class Tree:
             usage = span.usage
             totals.input_tokens += usage.input_tokens or 0
             totals.output_tokens += usage.output_tokens or 0
+            totals.cached_tokens += usage.cached_tokens or 0
             if usage.cost is not None:
                 totals.cost = (totals.cost or 0.0) + usage.cost
+                totals.cost_estimated = totals.cost_estimated or usage.estimated
             if not usage.complete or usage.input_tokens is None or usage.output_tokens is None:
                 totals.usage_complete = False
 

@@ -11,6 +11,7 @@ from rlm_notebook.lm import lookup
 from rlm_notebook.lm.lookup import get_lm
 from rlm_notebook.lm.openai import TIMEOUT, OpenAILM
 from rlm_notebook.lm.protocol import LM, Message, Request, Response
+from rlm_notebook.lm.provider_settings import ProviderSettings
 
 LOCAL = "http://localhost:9/v1"
 
@@ -18,9 +19,16 @@ LOCAL = "http://localhost:9/v1"
 class OwnLM:
     """What a provider of somebody else returns."""
 
-    def __init__(self, model: str, *, base_url: str | None, timeout: float | None) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None,
+        timeout: float | None,
+        settings: ProviderSettings,
+    ) -> None:
         self.name = f"own/{model}"
-        self.settings = (base_url, timeout)
+        self.given = (base_url, timeout, settings.temperature)
 
     async def complete(self, request: Request) -> Response:
         return Response("own")
@@ -122,16 +130,18 @@ def test_a_wrong_name_is_answered_with_the_right_one(name: str, mend: str) -> No
 def test_an_unknown_provider_lists_the_known_ones(install: Install) -> None:
     install("own", "OwnLM")
     with pytest.raises(
-        ModelError, match="known: builtin, gemini, ollama, openai, openrouter, own, vllm"
+        ModelError,
+        match="known: anthropic, builtin, gemini, litellm, ollama, openai, openrouter, own, vllm",
     ):
         get_lm("anthropc/claude")
 
 
 def test_an_installed_provider_gets_model_and_settings(install: Install) -> None:
     install("own", "OwnLM")
-    lm = get_lm("own/a/b", base_url=LOCAL, timeout=3.0)
+    settings = ProviderSettings(temperature=0.5)
+    lm = get_lm("own/a/b", base_url=LOCAL, timeout=3.0, settings=settings)
     assert isinstance(lm, OwnLM)
-    assert (lm.name, lm.settings) == ("own/a/b", (LOCAL, 3.0))
+    assert (lm.name, lm.given) == ("own/a/b", (LOCAL, 3.0, 0.5))
 
 
 @pytest.mark.parametrize(
