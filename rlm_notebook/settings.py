@@ -24,6 +24,7 @@ from rlm_notebook.lm.transport import shown
 ENV_PREFIX = "RLM_"
 """``RLM_MODEL``, ``RLM_MAX_DEPTH``..., one for each setting."""
 
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Hedge = Annotated[str, msgspec.Meta(pattern=r"^(p(?!0)\d{1,2}(\.\d+)?|\d+(\.\d*)?|\.\d+)$")]
 
 
@@ -57,7 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     temperature: Annotated[
-        float | None, msgspec.Meta(ge=0, description="sampling temperature of all models")
+        NotNegative | None, msgspec.Meta(description="sampling temperature of all models")
     ] = None
     max_output_tokens: Annotated[
         AtLeastOne | None, msgspec.Meta(description="output tokens of one LM call")

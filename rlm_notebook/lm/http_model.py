@@ -277,11 +277,11 @@ class HTTPModel(ABC):
         failure: LMError
         try:
             await answer.aread()
-            if answer.status_code >= 300:
-                raise self._refused(answer, streamed)
-            return self.decode(answer.content)
+            if answer.status_code < 300:
+                return self.decode(answer.content)
+            failure = self._refused(answer, streamed)
         except LMError as error:
-            failure = error if error.status is not None else self._blamed(error)
+            failure = self._blamed(error)
         except Exception as error:
             failure = self._broken(error)
         raise failure

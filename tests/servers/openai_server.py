@@ -1,4 +1,6 @@
-"""A scriptable OpenAI-compatible server: ``python -m tests.servers.openai_server`` prints its port.
+"""A scriptable server: ``python -m tests.servers.openai_server`` prints its port.
+
+It speaks OpenAI's chat completions and Anthropic's messages, whole and streamed.
 
 Without a script it answers every prompt at once with ``answer to: <prompt>``. ``POST /script``
 sets rules (see :class:`Rule`), ``GET /log`` returns what was received, in order of arrival.
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import re
 import sys
 import time
@@ -48,6 +51,12 @@ class Rule(msgspec.Struct, omit_defaults=True, kw_only=True):
     """None leaves it out."""
     fail: Literal["hang", "drop", "cut"] | None = None
     """Never answer; close the connection without an answer, or in the middle of it."""
+    gap: float = 0.0
+    """Streamed answers: seconds before each piece."""
+    done: bool = True
+    """Streamed answers: whether ``[DONE]`` ends them."""
+    raw: list[str] | None = None
+    """Streamed answers: what is sent, piece by piece, as latin-1 (so that any byte can be)."""
 
 
 class Entry(msgspec.Struct):
@@ -63,6 +72,9 @@ class Entry(msgspec.Struct):
     """None if it was never answered."""
     port: int | None = None
     """The client's port: one value is one connection."""
+    headers: dict[str, str] = {}
+    body: dict[str, Any] = {}
+    """All of the request, but for its messages."""
 
 
 class _Message(msgspec.Struct):
@@ -72,6 +84,7 @@ class _Message(msgspec.Struct):
 class _Body(msgspec.Struct):
     model: str
     messages: list[_Message]
+    stream: bool = False
 
 
 class Server:
@@ -85,7 +98,7 @@ class Server:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         received = time.monotonic_ns()
-        if request.path.endswith("/chat/completions"):
+        if request.path.endswith(("/chat/completions", "/messages")):
             return await self._complete(request, received)
         if request.path == "/script":
             self.rules, self.log = self._script.decode(await request.content.read()), []
@@ -95,25 +108,36 @@ class Server:
         return web.Response(status=404, text="no such path")
 
     async def _complete(self, request: web.BaseRequest, received: int) -> web.StreamResponse:
-        body = self._body.decode(await request.content.read())
+        sent = await request.content.read()
+        body = self._body.decode(sent)
         prompt = body.messages[-1].content
         peer = request.transport.get_extra_info("peername") if request.transport else None
+        more = {} if len(sent) > 10_000 else msgspec.json.decode(sent)
+        more.pop("messages", None)
         entry = Entry(
             received,
             body.model,
             prompt,
             request.headers.get("authorization"),
             port=peer[1] if peer else None,
+            headers={name.lower(): value for name, value in request.headers.items()},
+            body=more,
         )
         self.log.append(entry)
         rule = self._rule(body.model, prompt)
         delay = _delay(rule, prompt)
         if delay:
             await asyncio.sleep(delay)
+        anthropic = request.path.endswith("/messages")
+        if body.stream and rule.status == 200 and rule.body is None and rule.fail != "hang":
+            stream = _stream_message if anthropic else _stream_completion
+            pieces = rule.raw or stream(rule, body.model, prompt)
+            return await _stream(request, rule, entry, pieces)
         if rule.fail is not None:
             return await _fail(request, rule)
         entry.answered = time.monotonic_ns()
-        data = _completion(rule, body.model, prompt) if rule.body is None else rule.body.encode()
+        make = _message if anthropic else _completion
+        data = make(rule, body.model, prompt) if rule.body is None else rule.body.encode()
         headers = {"content-type": "application/json", **rule.headers}
         return web.Response(status=rule.status, body=data, headers=headers)
 
@@ -147,6 +171,86 @@ def _completion(rule: Rule, model: str, prompt: str) -> bytes:
     if rule.usage is not None:
         completion["usage"] = rule.usage
     return msgspec.json.encode(completion)
+
+
+def _message(rule: Rule, model: str, prompt: str) -> bytes:
+    content = f"answer to: {prompt}" if rule.content is msgspec.UNSET else rule.content
+    usage = rule.usage or {}
+    message = {
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [{"type": "text", "text": content}] if isinstance(content, str) else content,
+        "stop_reason": {"stop": "end_turn", "length": "max_tokens"}.get(rule.finish_reason or ""),
+        "usage": {
+            "input_tokens": usage.get("prompt_tokens"),
+            "output_tokens": usage.get("completion_tokens"),
+        },
+        **rule.message,
+    }
+    return msgspec.json.encode(message)
+
+
+def _stream_completion(rule: Rule, model: str, prompt: str) -> list[str]:
+    content = f"answer to: {prompt}" if rule.content is msgspec.UNSET else rule.content
+    base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": model}
+    deltas = [{"role": "assistant", "content": ""}, *({"content": c} for c in _words(content))]
+    chunks: list[dict[str, Any]] = [
+        {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in [*deltas, rule.message]
+    ]
+    end = {"index": 0, "delta": {}, "finish_reason": rule.finish_reason}
+    chunks.append({**base, "choices": [end]})
+    if rule.usage is not None:
+        chunks.append({**base, "choices": [], "usage": rule.usage})
+    events = [": keep-alive\n\n", *(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)]
+    return [*events, "data: [DONE]\n\n"] if rule.done else events
+
+
+def _stream_message(rule: Rule, model: str, prompt: str) -> list[str]:
+    content = f"answer to: {prompt}" if rule.content is msgspec.UNSET else rule.content
+    usage = rule.usage or {}
+    start = {"model": model, "content": [], "usage": {"input_tokens": usage.get("prompt_tokens")}}
+    stop = {"stop": "end_turn", "length": "max_tokens"}.get(rule.finish_reason or "")
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": start},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "ping"},
+        *(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": c}}
+            for c in _words(content)
+        ),
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": stop},
+            "usage": {"output_tokens": usage.get("completion_tokens")},
+        },
+        {"type": "message_stop"},
+    ]
+    return [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events]
+
+
+def _words(content: Any) -> list[str]:
+    return re.findall(r"\S*\s*", content)[:-1] if isinstance(content, str) else []
+
+
+async def _stream(
+    request: web.BaseRequest, rule: Rule, entry: Entry, pieces: list[str]
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": "text/event-stream", **rule.headers})
+    await response.prepare(request)
+    sent = pieces[: len(pieces) // 2] if rule.fail is not None else pieces
+    for piece in sent:
+        if rule.gap:
+            await asyncio.sleep(rule.gap)
+        await response.write(piece.encode("utf-8" if rule.raw is None else "latin-1"))
+    if rule.fail is not None and request.transport is not None:
+        request.transport.close()
+        return response
+    entry.answered = time.monotonic_ns()
+    await response.write_eof()
+    return response
 
 
 async def _fail(request: web.BaseRequest, rule: Rule) -> web.StreamResponse:
