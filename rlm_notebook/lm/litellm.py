@@ -113,9 +113,8 @@ class LiteLLM:
 
     async def close(self) -> None:
         """Close LiteLLM's own HTTP clients, if it has been used."""
-        if "litellm" in sys.modules:
-            import litellm
-
+        litellm: Any = sys.modules.get("litellm")
+        if litellm is not None:
             await litellm.close_litellm_async_clients()
 
     async def _ask(self, request: Request, **more: Any) -> Any:
