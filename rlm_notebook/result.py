@@ -67,7 +67,8 @@ class Result:
         if tokens or usage.complete:
             parts.append(f"{floor}{tokens:,} tokens")
         if usage.cost:
-            parts.append(f"{floor}${usage.cost:.4f}")
+            about = "≈ " if usage.estimated and not floor else ""
+            parts.append(f"{floor}{about}${usage.cost:.4f}")
         parts.append(f"{self.seconds:.2f} s")
         return " · ".join(parts)
 

@@ -12,9 +12,21 @@ from rlm_notebook.trace.tree import Span, Tree
 
 DETAIL = 160
 """Characters of a row's preview."""
+TAIL = 44
+"""Characters of a text that is being written, from its end."""
 ERROR = 300
 """Characters of a row's error."""
 MS = 1e-6
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a call's latency that is not the request that answered. Times in ms."""
+
+    begin: float
+    end: float
+    kind: str
+    """``failed``: a request that failed. ``pause``: back-off, and the wait for a place after it.
+    ``hedge``: a second request beside the first."""
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,6 +55,12 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens_out: int | None = None
     model: str = ""
     outcome: str = ""
+    pieces: list[Piece] = []
+    """Calls that took more than one request."""
+    first: float | None = None
+    """Streamed calls: when the first text came."""
+    chars: int | None = None
+    """Open streamed calls: characters so far."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -61,6 +79,8 @@ class Summary(msgspec.Struct, frozen=True):
     output_tokens: int
     cost: float | None
     """USD; None if nobody reported any."""
+    cost_estimated: bool
+    """True if a part of the cost comes from a price list."""
     usage_complete: bool
     """False if the tokens are a floor."""
     answer: str
@@ -100,7 +120,29 @@ def row(span: Span) -> Row:
         tokens_out=_int(usage.get("output_tokens")) if usage else None,
         model=one_line(span.attrs.get("model"), 80),
         outcome=str(span.attrs.get("outcome") or ""),
+        pieces=pieces(span),
+        first=_ms(first) if (first := _int(span.attrs.get("first_token"))) is not None else None,
+        chars=len(response) if span.open and (response := _response(span)) else None,
     )
+
+
+def pieces(span: Span) -> list[Piece]:
+    """What a call's latency is made of besides the request that answered."""
+    found: list[Piece] = []
+    before: float | None = None
+    for attempt in span.attempts:
+        begin, end = attempt.get("started"), attempt.get("ended")
+        if not isinstance(begin, int) or not isinstance(end, int):
+            continue
+        if attempt.get("hedge"):
+            found.append(Piece(_ms(begin), _ms(end), "hedge"))
+            continue
+        if before is not None:
+            found.append(Piece(before, _ms(begin), "pause"))
+        if attempt.get("error"):
+            found.append(Piece(_ms(begin), _ms(end), "failed"))
+        before = _ms(end)
+    return found
 
 
 def summary(tree: Tree, now: int, warnings: list[str]) -> Summary:
@@ -126,6 +168,7 @@ def summary(tree: Tree, now: int, warnings: list[str]) -> Summary:
         input_tokens=totals.input_tokens,
         output_tokens=totals.output_tokens,
         cost=totals.cost,
+        cost_estimated=totals.cost_estimated,
         usage_complete=totals.usage_complete,
         answer=one_line(_answer(root), ERROR) if root is not None else "",
         warnings=[one_line(warning, ERROR) for warning in warnings],
@@ -142,6 +185,7 @@ def fields(span: Span) -> list[Field]:
             found.append(Field(name, clean(text_of(value)), code))
 
     add("error", _reason(span.error))
+    add("latency", _split(span))
     add("attempts", "\n".join(_attempt(n, each) for n, each in enumerate(span.attempts, start=1)))
     add("note", attrs.get("note"))
     add("question", attrs.get("question"))
@@ -155,12 +199,15 @@ def fields(span: Span) -> list[Field]:
         add("variables", "\n".join(" ".join(map(str, each)) for each in variables), code=True)
     add("prompt", attrs.get("prompt"))
     messages = attrs.get("messages")
-    if isinstance(messages, list):
+    if isinstance(messages, list):  # a long conversation: what it led to comes first
+        add("response", attrs.get("response"))
+        add("finish reason", attrs.get("finish_reason"))
         for number, message in enumerate(messages, start=1):
             if isinstance(message, dict):
                 add(f"message {number} ({message.get('role')})", message.get("content"))
-    add("response", attrs.get("response"))
-    add("finish reason", attrs.get("finish_reason"))
+    if not isinstance(messages, list):
+        add("response", attrs.get("response"))
+        add("finish reason", attrs.get("finish_reason"))
     add("answer", attrs.get("answer"))
     add("partial answer", attrs.get("partial"))
     return found
@@ -216,13 +263,34 @@ def _detail(span: Span) -> Any:
     if span.open and span.attempts:
         last = span.attempts[-1]
         return f"attempt {len(span.attempts) + 1}, after {_reason(last.get('error'))}"
+    if span.open and len(_response(span)) > TAIL:
+        return f"… {_response(span)[-TAIL:]}"  # what is being written
     return attrs.get("response") or attrs.get("prompt")
+
+
+def _response(span: Span) -> str:
+    response = span.attrs.get("response")
+    return response if isinstance(response, str) else ""
+
+
+def _split(span: Span) -> str:
+    """What the latency of a call with more than one request is made of."""
+    if len(span.attempts) < 2 or span.latency is None or any(a.get("hedge") for a in span.attempts):
+        return ""
+    waits = span.back_off + span.requeue_wait
+    parts = [f"{max(0.0, span.latency - waits):.3f} s in {len(span.attempts)} requests"]
+    parts.append(f"{span.back_off:.3f} s back-off")
+    if span.requeue_wait >= 0.001:
+        parts.append(f"{span.requeue_wait:.3f} s in the queue again")
+    return " + ".join(parts)
 
 
 def _attempt(number: int, attempt: dict[str, Any]) -> str:
     seconds = (attempt.get("ended", 0) - attempt.get("started", 0)) * 1e-9
     wait = f", then waited {attempt['wait']:.2f} s" if attempt.get("wait") is not None else ""
-    return f"{number}. {seconds:.3f} s: {_reason(attempt.get('error')) or 'succeeded'}{wait}"
+    hedge = "sent beside a slow one, " if attempt.get("hedge") else ""
+    end = "cancelled: another one answered" if attempt.get("cancelled") else "succeeded"
+    return f"{number}. {hedge}{seconds:.3f} s: {_reason(attempt.get('error')) or end}{wait}"
 
 
 def _reason(error: Any) -> str:

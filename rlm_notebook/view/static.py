@@ -15,7 +15,8 @@ from rlm_notebook.trace.jsonl import clean
 from rlm_notebook.trace.trace import Trace
 from rlm_notebook.trace.tree import NS, Span
 from rlm_notebook.view.excerpt import NOT_GOOD, excerpt
-from rlm_notebook.view.rows import Field, fields, label, one_line, row, text_of
+from rlm_notebook.view.rows import MS, Field, fields, label, one_line, row, text_of
+from rlm_notebook.view.rows import pieces as pieces_of
 from rlm_notebook.view.words import APPROXIMATE, batch_words, seconds, state_words, totals
 
 TEXT = 4_000
@@ -42,6 +43,7 @@ BAR = 25
 
 WAIT, RUN, BAD, LIVE, IDLE = "rgba(59,130,196,0.3)", "#3b82c4", "#d64545", "#e0932f", "#9aa0a6"
 _BARS = {"ok": RUN, "empty": RUN, "null": RUN, "error": BAD, "running": LIVE}
+_PARTS = {"failed": "rgba(214,69,69,0.75)", "pause": "rgba(154,160,166,0.9)", "hedge": LIVE}
 _STATES = {"ok": "#3f9142", "error": BAD, "interrupted": BAD, "null": BAD, "running": LIVE}
 _GREY = "#808890"
 _MARK = "opacity:0.8;border-left:2px solid"  # no colour: that of the text, on light and dark
@@ -200,6 +202,9 @@ class _Writer:
             pieces += _piece(at(span.submitted), (start - span.submitted) * 100 / length, WAIT)
         if span.started is not None:
             pieces += _piece(at(start), (stop - start) * 100 / length, _BARS.get(span.state, IDLE))
+            for part in pieces_of(span):
+                left, wide = at(part.begin / MS), (part.end - part.begin) / MS * 100 / length
+                pieces += _piece(left, wide, _PARTS.get(part.kind, IDLE), part.kind == "hedge")
             if axis is not None and axis.approximate_latency is not None:
                 left = at(span.started + axis.approximate_latency / NS)
                 pieces += _piece(left, None, "")
@@ -211,6 +216,11 @@ class _Writer:
             f"{_span('', f'{box};background:{WAIT}')} waiting in the queue",
             f"{_span('', f'{box};background:{RUN}')} own latency",
         ]
+        if any(slot.attempts for slot in batch.slots):
+            parts += [
+                f"{_span('', f'{box};background:{_PARTS[kind]}')} {words}"
+                for kind, words in (("failed", "failed request"), ("pause", "back-off"))
+            ]
         if batch.approximate_latency is not None:
             mark = _span("", f"display:inline-block;height:11px;{_MARK}")
             words = f"{seconds(batch.approximate_latency)}, {APPROXIMATE}"
@@ -260,13 +270,14 @@ def _answer(root: Span) -> str:
     return f'<div style="{style}">{_escaped(_cut(text_of(answer), ANSWER))}</div>'
 
 
-def _piece(left: float, width: float | None, color: str) -> str:
+def _piece(left: float, width: float | None, color: str, thin: bool = False) -> str:
     """A part of a bar, in percent of its width; without a width, the mark across it."""
     place = f"position:absolute;left:{left:.2f}%"
     if width is None:
         return _span("", f"{place};top:-2px;height:14px;{_MARK}")
     width = min(width, 100 - left)
-    style = f"{place};top:0;height:10px;width:{width:.2f}%;min-width:2px"
+    height = "top:7px;height:3px" if thin else "top:0;height:10px"
+    style = f"{place};{height};width:{width:.2f}%;min-width:2px"
     return _span("", f"{style};background:{color}")
 
 

@@ -93,5 +93,6 @@ def totals(trace: Trace) -> str:
     floor = "" if found.usage_complete else "≥ "
     parts.append(f"{floor}{found.input_tokens + found.output_tokens:,} tokens")
     if found.cost:
-        parts.append(f"{floor}${found.cost:.4f}")
+        about = "≈ " if found.cost_estimated and not floor else ""
+        parts.append(f"{floor}{about}${found.cost:.4f}")
     return " · ".join(parts)

@@ -9,6 +9,7 @@ import pytest
 from rlm_notebook.trace.recorder import Recorder
 from rlm_notebook.trace.tree import Span
 from rlm_notebook.view.rows import DETAIL, ERROR, Row, fields, label, one_line, row, summary
+from rlm_notebook.view.rows import pieces as pieces_of
 from tests.view.sample import MS, Clock, everywhere, realistic, sample
 
 
@@ -122,9 +123,9 @@ def test_fields_are_whole_and_in_reading_order() -> None:
     found = [(field.name, field.code) for field in fields(code)]
     assert found == [("error", False), ("code", True), ("traceback", True)]
     call = next(trace.find(kind="lm_call"))
-    names = ["message 1 (system)", "message 2 (user)", "response"]
+    names = ["response", "message 1 (system)", "message 2 (user)"]  # a conversation comes last
     assert [field.name for field in fields(call)] == names
-    assert len(fields(call)[0].text) == len("You answer by writing Python. ") * 40
+    assert len(fields(call)[1].text) == len("You answer by writing Python. ") * 40
 
 
 def test_values_that_are_no_text_are_shown_as_json() -> None:
@@ -167,3 +168,57 @@ def test_the_summary_of_a_run_that_goes_on_takes_its_time_from_the_clock() -> No
 def test_the_summary_of_an_empty_trace_is_that_of_a_run_that_waits() -> None:
     found = summary(Recorder().trace.tree, 0, [])
     assert (found.state, found.calls, found.answer) == ("waiting", 0, "")
+
+
+def test_a_call_that_was_sent_again_shows_what_its_latency_is_made_of() -> None:
+    recorder = Recorder(clock=(clock := Clock()))
+    run = recorder.start("run", None)
+    span = recorder.start("lm_call", run, prompt="p")
+    failed = {"type": "http", "status": 500, "message": "down"}
+    clock.forward(1_000)
+    attempts = [
+        {"started": 0, "ended": 200 * MS, "error": failed, "wait": 0.3},
+        {"started": 600 * MS, "ended": 1_000 * MS},
+    ]
+    recorder.end(span, "ok", response="r", attempts=attempts)
+    call = recorder.trace.tree.spans[span]
+    assert [(p.begin, p.end, p.kind) for p in pieces_of(call)] == [
+        (0, 200, "failed"),
+        (200, 600, "pause"),
+    ]
+    assert (call.back_off, call.requeue_wait) == pytest.approx((0.3, 0.1))
+    texts = {field.name: field.text for field in fields(call)}
+    assert texts["latency"] == (
+        "0.600 s in 2 requests + 0.300 s back-off + 0.100 s in the queue again"
+    )
+    assert texts["attempts"].splitlines() == [
+        "1. 0.200 s: http: down (HTTP 500), then waited 0.30 s",
+        "2. 0.400 s: succeeded",
+    ]
+
+
+def test_a_second_request_beside_a_slow_one_is_a_piece_of_its_own() -> None:
+    (span,) = spans(
+        (
+            "slot",
+            {
+                "attempts": [
+                    {"started": 0, "ended": 10 * MS, "cancelled": True},
+                    {"started": 5 * MS, "ended": 10 * MS, "hedge": True},
+                ]
+            },
+        )
+    )
+    assert [(p.begin, p.end, p.kind) for p in pieces_of(span)] == [(5, 10, "hedge")]
+    (attempts,) = (field.text for field in fields(span) if field.name == "attempts")
+    assert attempts.splitlines() == [
+        "1. 0.010 s: cancelled: another one answered",
+        "2. sent beside a slow one, 0.005 s: succeeded",
+    ]
+
+
+def test_a_text_that_is_written_shows_its_end() -> None:
+    shown = row_of("lm_call", response="word " * 100 + "the last ones")
+    assert shown.detail.startswith("… ")
+    assert shown.detail.endswith("the last ones")
+    assert shown.chars == 513

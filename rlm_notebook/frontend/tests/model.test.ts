@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { Incoming, Row } from "../src/model/messages";
-import { duration, exact, times, tokens } from "../src/model/format";
+import { cost, duration, exact, times, tokens } from "../src/model/format";
 import { barOf } from "../src/model/scale";
 import { Store } from "../src/model/store";
 import { FOLDED_SLOTS, parentIndex, slotCounts, visibleLines } from "../src/model/visible";
@@ -115,25 +115,41 @@ describe("scale", () => {
   test("a slot's bar stands on its batch's axis, with its queue wait and the approximate mark", () => {
     const store = batchOf(4);
     const slot = row(3, 2, "slot", { submitted: 0, started: 200, ended: 300 });
-    expect(barOf(store, slot, 5000)).toEqual({ begin: 0, wait: 0.5, run: 0.25, mark: 0.75 });
+    expect(barOf(store, slot, 5000)).toEqual({ begin: 0, wait: 0.5, run: 0.25, mark: 0.75, pieces: [] });
   });
 
   test("a running slot grows and a waiting one only waits", () => {
     const store = batchOf(4);
     store.apply(rows(2, [row(2, 1, "batch", { size: 4, ended: null })]), 0);
     const running = row(3, 2, "slot", { state: "running", started: 500, ended: null });
-    expect(barOf(store, running, 1000)).toEqual({ begin: 0, wait: 0.5, run: 0.5, mark: null });
+    expect(barOf(store, running, 1000)).toEqual({ begin: 0, wait: 0.5, run: 0.5, mark: null, pieces: [] });
     const waiting = row(4, 2, "slot", { state: "waiting", started: null, ended: null });
-    expect(barOf(store, waiting, 1000)).toEqual({ begin: 0, wait: 1, run: 0, mark: null });
+    expect(barOf(store, waiting, 1000)).toEqual({ begin: 0, wait: 1, run: 0, mark: null, pieces: [] });
+  });
+
+  test("failed requests and pauses stand on the slot's axis", () => {
+    const slot = row(3, 2, "slot", {
+      submitted: 0, started: 0, ended: 400, pieces: [[0, 100, "failed"], [100, 300, "pause"]],
+    });
+    expect(barOf(batchOf(4), slot, 5000).pieces).toEqual([
+      { begin: 0, width: 0.25, kind: "failed" },
+      { begin: 0.25, width: 0.5, kind: "pause" },
+    ]);
   });
 
   test("other rows stand on the axis of the run", () => {
     const turn = row(7, 1, "turn", { submitted: 250, started: 250, ended: 500 });
-    expect(barOf(batchOf(1), turn, 1000)).toEqual({ begin: 0.25, wait: 0, run: 0.25, mark: null });
+    expect(barOf(batchOf(1), turn, 1000)).toEqual({ begin: 0.25, wait: 0, run: 0.25, mark: null, pieces: [] });
   });
 });
 
 describe("format", () => {
+  test("a cost from a price list is about right, one with unknown parts a floor", () => {
+    expect(cost(summary({ cost: 0.5 }))).toBe("$0.5000");
+    expect(cost(summary({ cost: 0.5, cost_estimated: true }))).toBe("≈ $0.5000");
+    expect(cost(summary({ cost: 0.5, cost_estimated: true, usage_complete: false }))).toBe("≥ $0.5000");
+  });
+
   test.each([
     [0.4, "0.4 ms"], [12.4, "12 ms"], [999.4, "999 ms"], [999.6, "1.00 s"], [8123, "8.12 s"],
     [23456, "23.5 s"], [61_000, "1:01 min"], [600_000, "10:00 min"],

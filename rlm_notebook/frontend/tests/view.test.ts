@@ -145,6 +145,41 @@ describe("the view", () => {
     expect(el.querySelector("pre")?.textContent).toBe(evil);
   });
 
+  test("a text that is being written grows where it stands", () => {
+    const writing = (chars: number): Row => row(1, null, "lm_call", { state: "running", ended: null, chars });
+    const fields = (text: string): Incoming =>
+      ({ type: "fields", id: 1, fields: [{ name: "response", text, chars: text.length, code: false }] });
+    model.receive(snapshot(1, [writing(1)]));
+    draw();
+    click(".rlm-row");
+    draw();
+    model.receive(fields("a"));
+    const body = el.querySelector(".rlm-field pre");
+    const asked = model.sent.length;
+    model.receive({ type: "rows", seq: 2, rows: [writing(2)], summary: summary(), ended: false });
+    vi.advanceTimersByTime(400);
+    expect(model.sent.slice(asked)).toEqual([{ type: "fields", id: 1 }]);
+    model.receive(fields("ab"));
+    expect(el.querySelector(".rlm-field pre")).toBe(body);
+    expect(body?.textContent).toBe("ab");
+  });
+
+  test("a call that was sent again shows its failed requests, its pauses, and its rates", () => {
+    model.receive(snapshot(1, [
+      row(1, null, "lm_call", {
+        ended: 1000, pieces: [[0, 100, "failed"], [100, 300, "pause"]], first: 500, tokens_in: 1, tokens_out: 20,
+      }),
+    ]));
+    draw();
+    const kinds = [...el.querySelectorAll<HTMLElement>(".rlm-row .rlm-piece")].map((piece) => piece.dataset.kind);
+    expect(kinds).toEqual(["failed", "pause"]);
+    click(".rlm-row");
+    draw();
+    const facts = el.querySelector(".rlm-facts")?.textContent ?? "";
+    expect(facts).toContain("time to first token200 ms");
+    expect(facts).toContain("speed40.0 tokens/s");
+  });
+
   test("a click opens the texts of a row, and long ones are fetched part by part", () => {
     model.receive(snapshot(1, [row(1, null, "run")]));
     draw();

@@ -33,7 +33,8 @@ export function tokens(summary: Summary): string {
 
 export function cost(summary: Summary): string {
   if (!summary.cost) return "";
-  return `${summary.usage_complete ? "" : "≥ "}$${summary.cost.toFixed(4)}`;
+  const about = !summary.usage_complete ? "≥ " : summary.cost_estimated ? "≈ " : "";
+  return `${about}$${summary.cost.toFixed(4)}`;
 }
 
 /** The numbers beside a bar. */

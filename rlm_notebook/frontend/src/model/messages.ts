@@ -25,6 +25,12 @@ export interface Row {
   tokens_out?: number | null;
   model?: string;
   outcome?: string;
+  /** What a call's latency is made of besides the request that answered: from, to, kind. */
+  pieces?: [number, number, "failed" | "pause" | "hedge" | string][];
+  /** Streamed calls: when the first text came. */
+  first?: number | null;
+  /** Open streamed calls: characters so far. */
+  chars?: number | null;
 }
 
 export interface Summary {
@@ -39,6 +45,8 @@ export interface Summary {
   input_tokens: number;
   output_tokens: number;
   cost: number | null;
+  /** True if a part of the cost comes from a price list. */
+  cost_estimated: boolean;
   usage_complete: boolean;
   answer: string;
   warnings: string[];

@@ -22,6 +22,8 @@ export interface Bar {
   run: number;
   /** Where the bar would end if the approximate latency were its latency; null: no such mark. */
   mark: number | null;
+  /** Failed requests, pauses and second requests within the latency. */
+  pieces: { begin: number; width: number; kind: string }[];
 }
 
 export function axisOf(store: Store, row: Row, now: number): Axis {
@@ -45,6 +47,7 @@ export function barOf(store: Store, row: Row, now: number): Bar {
     wait: at(started) - at(row.submitted ?? 0),
     run: row.started == null ? 0 : at(ended) - at(started),
     mark: approximate == null || row.started == null ? null : at(started + approximate),
+    pieces: (row.pieces ?? []).map(([from, to, kind]) => ({ begin: at(from), width: at(to) - at(from), kind })),
   };
 }
 

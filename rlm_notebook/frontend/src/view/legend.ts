@@ -14,6 +14,9 @@ export function legend(): HTMLElement {
   };
   sample("rlm-wait", "queue wait", "submitted, but its request is not sent yet");
   sample("rlm-run", "latency", "from its own start to its own end");
+  sample("rlm-piece rlm-failed-piece", "failed request", "a request of this call that failed");
+  sample("rlm-piece rlm-pause-piece", "back-off", "nothing was sent: it waited to be sent again");
+  sample("rlm-piece rlm-hedge-piece", "second request", "sent beside a slow one: the first answer wins");
   sample(
     "rlm-mark",
     "approximate latency",

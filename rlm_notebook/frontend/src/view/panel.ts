@@ -21,6 +21,7 @@ export class PanelView {
   private texts = element("div", "rlm-texts");
   private shown: number | null = null;
   private shownState = "";
+  private shownChars: number | null = null;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private asked = -Infinity;
 
@@ -52,9 +53,11 @@ export class PanelView {
     }
     const another = this.shown !== row.id;
     if (another) this.texts.replaceChildren(element("div", "rlm-pending", "…"));
-    if (another || this.shownState !== row.state) {
+    const chars = row.chars ?? null; // a text that is being written is asked for as it grows
+    if (another || this.shownState !== row.state || this.shownChars !== chars) {
       this.shown = row.id;
       this.shownState = row.state;
+      this.shownChars = chars;
       this.ask(row.id, TRIES, Math.max(0, this.asked + ASK_EVERY - performance.now()));
     }
     setText(this.title, `${stateOf(row.state).symbol} ${row.label} — ${stateOf(row.state).title}`);
@@ -104,9 +107,16 @@ export class PanelView {
   private known(field: Field): HTMLElement | undefined {
     for (const view of this.texts.children) {
       if (!(view instanceof HTMLElement) || view.dataset.name !== field.name) continue;
-      const same = view.dataset.chars === String(field.chars);
-      const text = view.querySelector("pre")?.textContent ?? "";
-      if (same && text.startsWith(field.text)) return view;
+      const body = view.querySelector("pre");
+      const text = body?.textContent ?? "";
+      if (view.dataset.chars === String(field.chars) && text.startsWith(field.text)) return view;
+      if (body === null || text === "" || !field.text.startsWith(text)) continue;
+      const following = body.scrollTop + body.clientHeight >= body.scrollHeight - 4;
+      body.append(field.text.slice(text.length)); // it has grown: what is selected stays
+      if (following) requestAnimationFrame(() => (body.scrollTop = body.scrollHeight));
+      view.dataset.chars = String(field.chars);
+      this.updateMore(view, this.shown ?? 0, field.name, field.chars);
+      return view;
     }
     return undefined;
   }
@@ -125,6 +135,13 @@ export class PanelView {
     if (row.model) facts.push(["model", row.model]);
     if (row.tokens_in != null || row.tokens_out != null) {
       facts.push(["tokens", `${count(row.tokens_in ?? 0)} in, ${count(row.tokens_out ?? 0)} out`]);
+    }
+    if (row.first != null && row.started != null) {
+      const begun = Math.max(row.started, ...(row.pieces ?? []).map((piece) => piece[1]));
+      facts.push(["time to first token", exact(row.first - begun)]);
+      if (row.ended != null && row.tokens_out && row.ended > row.first) {
+        facts.push(["speed", `${(row.tokens_out / ((row.ended - row.first) / 1000)).toFixed(1)} tokens/s`]);
+      }
     }
     if (approximate != null) facts.push(["approximate latency", exact(approximate), APPROXIMATE]);
     const text = facts.map((fact) => fact.join("\u0000")).join("\u0001");

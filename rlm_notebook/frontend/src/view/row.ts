@@ -2,7 +2,7 @@
 
 import type { Row } from "../model/messages";
 import { count, duration, plural, stateOf, times, timesOf } from "../model/format";
-import { barOf } from "../model/scale";
+import { type Bar, barOf } from "../model/scale";
 import type { Store } from "../model/store";
 import { type Counts, type Line, slotCounts } from "../model/visible";
 import { element, setAttribute, setStyle, setText } from "./dom";
@@ -23,6 +23,7 @@ export class RowView {
   private wait = element("i", "rlm-wait");
   private run = element("i", "rlm-run");
   private mark = element("i", "rlm-mark");
+  private pieces: HTMLElement[] = [];
   private overview = element("canvas", "rlm-overview");
 
   constructor(readonly id: number, prefix: string) {
@@ -79,9 +80,25 @@ export class RowView {
     setStyle(this.wait, "width", percent(bar.wait));
     setStyle(this.run, "left", percent(bar.begin + bar.wait));
     setStyle(this.run, "width", percent(bar.run));
+    this.updatePieces(bar);
     setStyle(this.mark, "display", bar.mark === null ? "none" : "block");
     if (bar.mark !== null) setStyle(this.mark, "left", percent(bar.mark));
     setAttribute(this.bar, "title", times(row, now));
+  }
+
+  private updatePieces(bar: Bar): void {
+    while (this.pieces.length > bar.pieces.length) this.pieces.pop()?.remove();
+    bar.pieces.forEach((piece, i) => {
+      let view = this.pieces[i];
+      if (view === undefined) {
+        view = element("i", "rlm-piece");
+        this.pieces.push(view);
+        this.bar.insertBefore(view, this.mark);
+      }
+      setAttribute(view, "data-kind", piece.kind);
+      setStyle(view, "left", percent(piece.begin));
+      setStyle(view, "width", percent(piece.width));
+    });
   }
 }
 
