@@ -59,7 +59,7 @@ class LMError(RLMError):
     Attributes
     ----------
     type
-        A short stable name: ``connect`` (not sent), ``disconnected``, ``timeout``, ``http``,
+        A short stable name: ``connect`` (not sent), ``tls``, ``disconnected``, ``timeout``, ``http``,
         ``quota``, ``protocol``, ``no_stream``, ``simulated``, ``not_sent``, ``limit``, or the name
         of an exception.
     status
@@ -82,7 +82,9 @@ class LMError(RLMError):
         self.type = type
         self.status = status
         self.retry_after = retry_after
-        self.hopeless = type == "quota" or (type == "http" and status in (401, 402, 403, 404))
+        self.hopeless = type in ("quota", "tls") or (
+            type == "http" and status in (401, 402, 403, 404)
+        )
 
     @property
     def transient(self) -> bool:

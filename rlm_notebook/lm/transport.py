@@ -169,7 +169,7 @@ def shown(url: str) -> str:
 def transport_error(error: BaseException, url: str) -> LMError:
     """Say in one line what went wrong between here and the server, and what to do.
 
-    Types: ``connect`` (the request was not sent), ``timeout``, ``disconnected`` (the connection
+    Types: ``connect`` (the request was not sent), ``tls``, ``timeout``, ``disconnected`` (the connection
     broke, the server may have worked on the request), ``protocol`` (not HTTP).
     """
     import aiohttp
@@ -188,7 +188,7 @@ def transport_error(error: BaseException, url: str) -> LMError:
         return LMError(f"no way to {server} through the proxy: {mend} ({reason})", type="connect")
     if isinstance(cause, aiohttp.ClientSSLError | aiohttp.ClientConnectorCertificateError):
         mend = "check the address (http or https?) and the certificate; SSL_CERT_FILE adds one"
-        return LMError(f"no secure connection to {server}: {mend} ({reason})", type="connect")
+        return LMError(f"no secure connection to {server}: {mend} ({reason})", type="tls")
     if isinstance(cause, aiohttp.ClientConnectorDNSError):
         host = urlsplit(url).hostname
         return LMError(
