@@ -35,6 +35,10 @@ class TraceError(RLMError):
     """A trace cannot be written or read."""
 
 
+class TraceExistsError(TraceError):
+    """The file of a new trace exists already."""
+
+
 class REPLError(RLMError):
     """The REPL could not be started, or broke its protocol."""
 

@@ -17,7 +17,14 @@ import msgspec
 
 from rlm_notebook.calls import Caller
 from rlm_notebook.context import check_context
-from rlm_notebook.errors import LMError, RLMError, RunError, TraceError, UsageError
+from rlm_notebook.errors import (
+    LMError,
+    RLMError,
+    RunError,
+    TraceError,
+    TraceExistsError,
+    UsageError,
+)
 from rlm_notebook.handler import handler
 from rlm_notebook.limits import RunLimits
 from rlm_notebook.lm.protocol import LM
@@ -225,10 +232,10 @@ class LiveRun:
     def _write_to(self, path: Path) -> None:
         recorder = self._recorder
         for candidate in _numbered(path):
-            if candidate.exists():
-                continue
             try:
                 writer = JsonlWriter(candidate, recorder.trace.header, on_error=recorder.warn)
+            except TraceExistsError:
+                continue  # also if another run has made it in this moment
             except TraceError as error:
                 recorder.warn(f"{error}; the run goes on without a file")
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -252,3 +253,13 @@ def test_a_trace_path_that_exists_gets_a_number() -> None:
 def test_a_result_shows_its_text_as_text() -> None:
     result = run(FakeLM(answering("'<img src=x onerror=alert(1)>'")))
     assert "<img" not in result._repr_mimebundle_()["text/html"]
+
+
+def test_runs_that_begin_in_the_same_moment_have_traces_of_their_own() -> None:
+    rlm = RLM(FakeLM(answering("context")))
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda number: rlm.completion(str(number), "q"), range(16)))
+    assert [result.answer for result in results] == [str(number) for number in range(16)]
+    paths = {result.trace.path for result in results}
+    assert len(paths) == 16
+    assert all(path is not None and Trace.load(path).root is not None for path in paths)

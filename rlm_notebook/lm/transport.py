@@ -60,8 +60,10 @@ class Clients:
             await self._clients.pop(loop).aclose()
 
     def _forget_closed_loops(self) -> None:
-        for loop in [loop for loop in self._clients if loop.is_closed()]:
-            del self._clients[loop], self._users[loop]
+        for loop in list(self._clients):  # a copy: other threads have loops of their own
+            if loop.is_closed():
+                self._clients.pop(loop, None)
+                self._users.pop(loop, None)
 
 
 def make_client() -> httpx.AsyncClient:

