@@ -425,7 +425,7 @@ async def test_no_server_asks_whether_it_runs() -> None:
 
 async def test_an_unknown_host_is_a_connect_error_that_names_it() -> None:
     error = await failure(OpenAILM("m", base_url="http://no-such-host.invalid/v1"))
-    assert error.type == "tls"
+    assert error.type == "connect"
     assert "no-such-host.invalid" in str(error)
     assert "check base_url" in str(error)
 
