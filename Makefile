@@ -8,7 +8,7 @@ FRONTEND := rlm_notebook/frontend
 NODE_STAMP := $(FRONTEND)/node_modules/.package-lock.json
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
-.PHONY: quickstart lab test lint python-tests notebook-tests browser-tests frontend frontend-tests bench screenshots debian clean
+.PHONY: quickstart lab test lint python-tests notebook-tests browser-tests frontend frontend-tests bench test-llm screenshots debian clean
 
 quickstart: $(VENV)/.lab
 	$(BIN)/python notebooks/run.py notebooks/01_quickstart.ipynb build/quickstart
@@ -43,6 +43,15 @@ frontend: $(NODE_STAMP)
 
 bench: $(VENV)/.test debian
 	$(BIN)/python -m tests.benchmarks.bench build/bench.json
+
+# Optional: a real small model on this machine. Builds llama.cpp, which takes some minutes.
+test-llm: .cache/llm-venv/.done
+	.cache/llm-venv/bin/python -m tests.llm.run
+
+.cache/llm-venv/.done: pyproject.toml
+	$(PYTHON) -m venv .cache/llm-venv
+	CMAKE_ARGS="-DGGML_NATIVE=OFF" .cache/llm-venv/bin/python -m pip install --quiet --editable ".[llm]"
+	touch $@
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

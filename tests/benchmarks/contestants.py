@@ -1,8 +1,9 @@
 """Who is measured: ``python -m tests.benchmarks.contestants NAME BASE_URL``, one process each.
 
-Each line on standard input, ``{"count": 200, "batches": 6}``, asks for so many batches in a row
-on one client; the line that comes back holds the seconds and the lost slots of each batch. The
-clock runs around the batched function, as code in the REPL would see it.
+Each line on standard input, ``{"count": 200, "batches": 6, "lengths": null}``, asks for so many
+batches in a row on one client; the line that comes back holds the seconds and the lost slots of
+each batch, and the peak memory of the process (MiB). The clock runs around the batched function,
+as code in the REPL would see it.
 """
 
 from __future__ import annotations
@@ -22,14 +23,23 @@ Batched = Callable[[list[str]], list[str | None]]
 Outcome = dict[str, list[float]]
 
 
-def prompts_of(count: int) -> list[str]:
+def prompts_of(count: int, lengths: list[int] | None = None) -> list[str]:
     """The server takes the latency of a slot from the number."""
-    return [f"#{index}" for index in range(count)]
+    prompts = [f"#{index} " for index in range(count)]
+    if lengths is None:
+        return prompts
+    return [prompt.ljust(length, "x") for prompt, length in zip(prompts, lengths, strict=True)]
 
 
-def timed(batched: Batched, count: int, batches: int) -> Outcome:
+def peak_mib() -> float:
+    """The most memory that this process has had."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def timed(batched: Batched, prompts: list[str], batches: int) -> Outcome:
     """Run batches in a row; a slot is lost if its text is not what the server sent."""
-    prompts = prompts_of(count)
     expected = [f"answer to: {prompt}" for prompt in prompts]
     outcome: Outcome = {"seconds": [], "lost": []}
     for _ in range(batches):
@@ -38,13 +48,14 @@ def timed(batched: Batched, count: int, batches: int) -> Outcome:
         outcome["seconds"].append(time.perf_counter() - start)
         lost = sum(a != e for a, e in zip(answers, expected, strict=True))
         outcome["lost"].append(lost)
+    outcome["peak_mib"] = [peak_mib()]
     return outcome
 
 
 class Contestant(Protocol):
     """One way to run batches."""
 
-    def run(self, count: int, batches: int) -> Outcome:
+    def run(self, prompts: list[str], batches: int) -> Outcome:
         """Batches in a row on one client."""
 
 
@@ -58,8 +69,8 @@ class Httpx:
         self._runner = asyncio.Runner()
         self._client = httpx.AsyncClient(timeout=60)
 
-    def run(self, count: int, batches: int) -> Outcome:
-        return timed(lambda prompts: self._runner.run(self._batch(prompts)), count, batches)
+    def run(self, prompts: list[str], batches: int) -> Outcome:
+        return timed(lambda asked: self._runner.run(self._batch(asked)), prompts, batches)
 
     async def _batch(self, prompts: list[str]) -> list[str | None]:
         free = asyncio.Semaphore(LANES)
@@ -83,7 +94,7 @@ class Rlms:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def run(self, count: int, batches: int) -> Outcome:
+    def run(self, prompts: list[str], batches: int) -> Outcome:
         from rlm.clients.openai import OpenAIClient
         from rlm.core.lm_handler import LMHandler
         from rlm.environments.local_repl import LocalREPL
@@ -92,7 +103,7 @@ class Rlms:
         with LMHandler(client) as handler:  # its own default: 16 at once
             repl = LocalREPL(lm_handler_address=handler.address)
             try:
-                return timed(repl.globals["llm_query_batched"], count, batches)
+                return timed(repl.globals["llm_query_batched"], prompts, batches)
             finally:
                 repl.cleanup()
 
@@ -107,8 +118,8 @@ class Dspy:
         program = dspy.RLM("context -> answer", sub_lm=lm, max_llm_calls=10**9)
         self._batched: Batched = program._make_llm_tools(max_workers=LANES)["llm_query_batched"]
 
-    def run(self, count: int, batches: int) -> Outcome:
-        return timed(self._batched, count, batches)
+    def run(self, prompts: list[str], batches: int) -> Outcome:
+        return timed(self._batched, prompts, batches)
 
 
 class Ours:
@@ -123,8 +134,10 @@ class Ours:
         self._execute("%load_ext rlm_notebook\nimport json\nfrom tests.benchmarks import our_run")
         self._cell = our_run.cell(url)
 
-    def run(self, count: int, batches: int) -> Outcome:
-        self._execute(f"context = our_run.context({count}, {batches})")
+    def run(self, prompts: list[str], batches: int) -> Outcome:
+        self._execute(
+            f"context = {{'prompts': json.loads({json.dumps(prompts)!r}), 'batches': {batches}}}"
+        )
         self._execute(self._cell)
         printed = self._execute("print('RESULT', json.dumps(our_run.outcome_of(result)))")
         outcome: Outcome = json.loads(printed.rpartition("RESULT ")[2])
@@ -163,7 +176,9 @@ def main() -> None:
     contestant = CONTESTANTS[name](url)
     out, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no result
     for line in sys.stdin:
-        print(json.dumps(contestant.run(**json.loads(line))), file=out, flush=True)
+        asked = json.loads(line)
+        prompts = prompts_of(asked["count"], asked["lengths"])
+        print(json.dumps(contestant.run(prompts, asked["batches"])), file=out, flush=True)
     close = getattr(contestant, "close", None)
     if close is not None:
         close()

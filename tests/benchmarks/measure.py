@@ -7,19 +7,33 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, TextIO
 
 from tests.benchmarks import our_run
 from tests.benchmarks.contestants import CONTESTANTS, LANES, Outcome
-from tests.benchmarks.schedule import fifo_makespan, lognormal
+from tests.benchmarks.schedule import (
+    bimodal,
+    fifo_makespan,
+    heavy_tailed,
+    lognormal,
+    lower_bound,
+)
 from tests.servers.handle import OpenAIServer
 from tests.servers.openai_server import Rule
 
 SLOTS = 200
 REPEATS = 6
 LATENCIES = lognormal(SLOTS, median=0.05, sigma=1.2, seed=7)
+BIMODAL = bimodal(SLOTS, fast=0.05, slow=1.0, share=0.05, seed=7)
+LENGTHS = heavy_tailed(SLOTS, least=1_500, most=60_000, alpha=1.1, seed=7)
+BY_LENGTH = [length * 3e-5 for length in LENGTHS]
+"""Seconds: a server that reads some 30,000 characters a second and slot."""
+LIMITED, PER_SECOND, BURST = 1_000, 20.0, 20.0
+MANY, FEW = 10_000, 1_000
+CHILDREN = (4, 16)
 ROOT = Rule(model=our_run.ROOT_MODEL, content=our_run.CODE)
 LOG = Path("build/bench.log")
 
@@ -39,11 +53,12 @@ class Worker:
             text=True,
         )
 
-    def run(self, batches: int) -> Outcome:
+    def run(self, batches: int, count: int = SLOTS, lengths: list[int] | None = None) -> Outcome:
         """Batches in a row on one client."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"count": SLOTS, "batches": batches}) + "\n")
+        asked = {"count": count, "batches": batches, "lengths": lengths}
+        self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
@@ -56,13 +71,17 @@ class Worker:
         self._process.communicate(timeout=30)
 
 
+Workers = dict[str, Worker]
+Wanted = Callable[..., bool]
+
+
 def row(name: str, value: float, unit: str, versus: str | None, base: float | None) -> Row:
     """One result; no ratio where there is nothing to divide by."""
     ratio = value / base if base else None
     return {"name": name, "value": value, "unit": unit, "versus": versus, "ratio": ratio}
 
 
-def slot_cost(workers: dict[str, Worker], server: OpenAIServer, rounds: int) -> list[Row]:
+def slot_cost(workers: Workers, server: OpenAIServer, rounds: int) -> list[Row]:
     """Microseconds a slot: 200 slots, 16 at once, a server without delay.
 
     Batch duration as code in the REPL sees it, divided by 200. Ours has the trace file, the live
@@ -86,7 +105,7 @@ def slot_cost(workers: dict[str, Worker], server: OpenAIServer, rounds: int) -> 
     ]
 
 
-def makespan(workers: dict[str, Worker], server: OpenAIServer, rounds: int) -> list[Row]:
+def makespan_lognormal(workers: Workers, server: OpenAIServer, rounds: int) -> list[Row]:
     """Seconds for 200 slots of lognormal latency, against the FIFO schedule of these latencies.
 
     Six batches in a row on one client, contestant after contestant (interleaving them would let
@@ -103,14 +122,102 @@ def makespan(workers: dict[str, Worker], server: OpenAIServer, rounds: int) -> l
         for _ in range(max(1, rounds // 3)):
             outcome = worker.run(REPEATS)
             drops.append(int(sum(outcome["lost"][1:])))
-            pairs = zip(outcome["seconds"], outcome["lost"], strict=True)
-            whole += [seconds for seconds, count in pairs if not count]
+            whole += _whole(outcome)
         lost[name] = int(statistics.median(drops))
         value = statistics.median(whole)
         rows.append(row(_named("makespan_lognormal", name), value, "s", "fifo", ideal))
     for name, count in lost.items():
         rows.append(row(_named("slots_lost_repeat", name), count, "slots", "rlms", lost["rlms"]))
     return rows
+
+
+def makespan_bimodal(workers: Workers, server: OpenAIServer, rounds: int) -> list[Row]:
+    """The same where 5% of the slots take 20 times as long as the others."""
+    server.script(ROOT, Rule(delays=BIMODAL))
+    ideal = fifo_makespan(BIMODAL, LANES)
+    return [
+        row(_named("makespan_bimodal", name), _one_batch(worker, rounds), "s", "fifo", ideal)
+        for name, worker in workers.items()
+    ]
+
+
+def makespan_longest_first(workers: Workers, server: OpenAIServer, rounds: int) -> list[Row]:
+    """Seconds for prompts of heavy-tailed lengths, where the latency grows with the length,
+    against max(longest, sum / lanes), below which no schedule comes.
+    """
+    server.script(ROOT, Rule(delays=BY_LENGTH))
+    bound = lower_bound(BY_LENGTH, LANES)
+    name, unit, versus = "makespan_longest_first", "s", "lower_bound"
+    rows = [
+        row(_named(name, who), _one_batch(worker, rounds, LENGTHS), unit, versus, bound)
+        for who, worker in workers.items()
+    ]
+    return [*rows, row(f"{name}_fifo", fifo_makespan(BY_LENGTH, LANES), unit, versus, bound)]
+
+
+def rate_limited(log: TextIO) -> list[Row]:
+    """1,000 slots against servers that let 20 requests a second through (429 beyond, without a
+    word on how long to wait): seconds until all slots have ended, and how many were lost.
+
+    Nearly all of it is waiting, so the contestants run at the same time, each with a server of
+    its own. httpx retries nothing, so it is left out. The bound: what goes beyond the first burst,
+    at the server's rate.
+    """
+
+    def finish(name: str) -> Outcome:
+        with OpenAIServer() as server, closing(Worker(name, server.url, log)) as worker:
+            server.script(ROOT)
+            worker.run(1, 10)
+            limit = Rule(per_second=PER_SECOND, burst=BURST, delay=0.05)
+            server.script(ROOT, limit)
+            return worker.run(1, LIMITED)
+
+    names = [name for name in CONTESTANTS if name != "httpx"]
+    with ThreadPoolExecutor(len(names)) as pool:
+        outcomes = dict(zip(names, pool.map(finish, names), strict=True))
+    bound = (LIMITED - BURST) / PER_SECOND
+    rows = [
+        row(_named("rate_limited_finish", name), each["seconds"][0], "s", "server_bound", bound)
+        for name, each in outcomes.items()
+    ]
+    lost = {name: each["lost"][0] for name, each in outcomes.items()}
+    return rows + [
+        row(_named("rate_limited_lost", name), count, "slots", "rlms", lost["rlms"])
+        for name, count in lost.items()
+    ]
+
+
+def many_slots(workers: Workers, server: OpenAIServer) -> list[Row]:
+    """10,000 slots in one batch: seconds, and how much memory (MiB) they add to the peak that
+    200 slots had. ``growth_slots`` is our cost of a slot among 10,000 over that among 1,000.
+    """
+    server.script(ROOT)
+    rows: list[Row] = []
+    found: dict[str, tuple[float, float]] = {}
+    for name in ("ours", "rlms"):
+        before = workers[name].run(1)["peak_mib"][0]
+        few = statistics.median(workers[name].run(3, FEW)["seconds"]) / FEW
+        many = workers[name].run(1, MANY)
+        if any(many["lost"]):
+            print(f"{name} lost {many['lost'][0]} of {MANY} slots", file=sys.stderr)
+        found[name] = many["seconds"][0], many["peak_mib"][0] - before
+        if name == "ours":
+            rows.append(row("growth_slots", many["seconds"][0] / MANY, "s", "1,000 slots", few))
+    for name, (seconds, mib) in found.items():
+        reference = found["rlms"]
+        rows.append(row(_named("slots_10000_seconds", name), seconds, "s", "rlms", reference[0]))
+        rows.append(row(_named("slots_10000_mib", name), mib, "MiB", "rlms", reference[1]))
+    return rows
+
+
+def growth_children(workers: Workers, server: OpenAIServer) -> list[Row]:
+    """Seconds a child RLM among 16, over those among 4 (of which all are at work at once)."""
+    child = Rule(match="Answer the request", content=our_run.CHILD)
+    server.script(Rule(model=our_run.ROOT_MODEL, content=our_run.CHILDREN), child)
+    few, many = (
+        statistics.median(workers["ours"].run(3, count)["seconds"]) / count for count in CHILDREN
+    )
+    return [row("growth_children", many, "s", f"{CHILDREN[0]} children", few)]
 
 
 def load_ext(rounds: int) -> list[Row]:
@@ -130,20 +237,49 @@ def _named(measurement: str, contestant: str) -> str:
     return measurement if contestant == "ours" else f"{measurement}_{contestant}"
 
 
-def side_by_side(server: OpenAIServer, rounds: int, wanted: Callable[[str], bool]) -> list[Row]:
+def _whole(outcome: Outcome) -> list[float]:
+    """Seconds of the batches that lost nothing."""
+    pairs = zip(outcome["seconds"], outcome["lost"], strict=True)
+    return [seconds for seconds, count in pairs if not count]
+
+
+def _one_batch(worker: Worker, rounds: int, lengths: list[int] | None = None) -> float:
+    """Seconds of a batch: the median of some, each on a new client where a contestant has one."""
+    found: list[float] = []
+    for _ in range(max(1, rounds // 2)):
+        found += _whole(worker.run(1, lengths=lengths))
+    if not found:
+        raise RuntimeError("every batch lost slots: nothing to compare")
+    return statistics.median(found)
+
+
+def side_by_side(server: OpenAIServer, rounds: int, wanted: Wanted, log: TextIO) -> list[Row]:
     """What is measured against the peers."""
     rows: list[Row] = []
     with ExitStack() as stack:
-        LOG.parent.mkdir(exist_ok=True)
-        log = stack.enter_context(LOG.open("w"))
         workers = {name: Worker(name, server.url, log) for name in CONTESTANTS}
         for worker in workers.values():
             stack.callback(worker.close)
         if wanted("slot_cost"):
             rows += slot_cost(workers, server, rounds)
-        if wanted("makespan_lognormal"):
-            rows += makespan(workers, server, rounds)
+        if wanted("makespan_lognormal", "slots_lost_repeat"):
+            rows += makespan_lognormal(workers, server, rounds)
+        if wanted("makespan_bimodal"):
+            rows += makespan_bimodal(workers, server, rounds)
+        if wanted("makespan_longest_first"):
+            rows += makespan_longest_first(workers, server, rounds)
+        if wanted("slots_10000_seconds", "slots_10000_mib", "growth_slots"):
+            rows += many_slots(workers, server)
+        if wanted("growth_children"):
+            rows += growth_children(workers, server)
     return rows
+
+
+SIDE_BY_SIDE = (
+    *("slot_cost", "makespan_lognormal", "slots_lost_repeat", "makespan_bimodal"),
+    *("makespan_longest_first", "slots_10000_seconds", "slots_10000_mib", "growth_slots"),
+    "growth_children",
+)
 
 
 def main() -> None:
@@ -154,9 +290,12 @@ def main() -> None:
         return not only or any(name in only for name in names)
 
     rows: list[Row] = []
-    with OpenAIServer() as server:
-        if wanted("slot_cost", "makespan_lognormal"):
-            rows += side_by_side(server, rounds, wanted)
+    LOG.parent.mkdir(exist_ok=True)
+    with OpenAIServer() as server, LOG.open("w") as log:
+        if wanted(*SIDE_BY_SIDE):
+            rows += side_by_side(server, rounds, wanted, log)
+        if wanted("rate_limited_finish", "rate_limited_lost"):
+            rows += rate_limited(log)
         if wanted("load_ext"):
             rows += load_ext(rounds)
         if wanted("click_latency", "event_to_browser"):

@@ -7,7 +7,7 @@ import tempfile
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tests.benchmarks.contestants import LANES, MODEL, Outcome, prompts_of
+from tests.benchmarks.contestants import LANES, MODEL, Outcome, peak_mib, prompts_of
 
 if TYPE_CHECKING:
     from rlm_notebook import Result
@@ -24,6 +24,17 @@ for _ in range(context["batches"]):
     seconds.append(time.perf_counter() - start)
     lost.append(sum(a != e for a, e in zip(answers, expected, strict=True)))
 answer["content"] = json.dumps({"seconds": seconds, "lost": lost})
+answer["ready"] = True
+```"""
+
+
+CHILDREN = CODE.replace("llm_query_batched", "rlm_query_batched").replace(
+    'f"answer to: {prompt}"', '"done"'
+)
+"""The same with child RLMs."""
+CHILD = """\
+```repl
+answer["content"] = "done"
 answer["ready"] = True
 ```"""
 
@@ -48,6 +59,7 @@ def outcome_of(result: Result) -> Outcome:
     if not isinstance(result.answer, str):
         raise RuntimeError(result.summary())
     outcome: Outcome = json.loads(result.answer)
+    outcome["peak_mib"] = [peak_mib()]
     for batch, seconds in zip(result.trace.batches, outcome["seconds"], strict=True):
         slots = [child for child in batch.children if child.kind == "slot"]
         if len(slots) != batch.attrs["size"] or not 0 < (batch.duration or 0) <= seconds:

@@ -55,8 +55,32 @@ class Rule(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Streamed answers: seconds before each piece."""
     done: bool = True
     """Streamed answers: whether ``[DONE]`` ends them."""
+    per_second: float | None = None
+    """Requests per second that are let through (a token bucket): 429 beyond..."""
+    burst: float = 1.0
+    """... and how many at once, after a time without any."""
     raw: list[str] | None = None
     """Streamed answers: what is sent, piece by piece, as latin-1 (so that any byte can be)."""
+
+
+class Allowance:
+    """A token bucket. The clock runs from the first request on."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+        self._level = rule.burst
+        self._at = time.monotonic()
+
+    def take(self) -> bool:
+        """Whether one more request is let through."""
+        assert self._rule.per_second is not None
+        now = time.monotonic()
+        filled = self._level + (now - self._at) * self._rule.per_second
+        self._level, self._at = min(self._rule.burst, filled), now
+        if self._level < 1:
+            return False
+        self._level -= 1
+        return True
 
 
 class Entry(msgspec.Struct):
@@ -93,6 +117,7 @@ class Server:
     def __init__(self) -> None:
         self.rules: list[Rule] = []
         self.log: list[Entry] = []
+        self._allowances: dict[int, Allowance] = {}
         self._body = msgspec.json.Decoder(_Body)
         self._script = msgspec.json.Decoder(list[Rule])
 
@@ -102,6 +127,7 @@ class Server:
             return await self._complete(request, received)
         if request.path == "/script":
             self.rules, self.log = self._script.decode(await request.content.read()), []
+            self._allowances.clear()
             return web.Response(body=b"[]")
         if request.path == "/log":
             return web.Response(body=msgspec.json.encode(self.log))
@@ -125,6 +151,11 @@ class Server:
         )
         self.log.append(entry)
         rule = self._rule(body.model, prompt)
+        if rule.per_second is not None:
+            allowance = self._allowances.setdefault(id(rule), Allowance(rule))
+            if not allowance.take():
+                error = b'{"error": {"message": "rate limit reached", "type": "rate_limit_error"}}'
+                return web.Response(status=429, body=error, headers=rule.headers)
         delay = _delay(rule, prompt)
         if delay:
             await asyncio.sleep(delay)
