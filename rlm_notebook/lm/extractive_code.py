@@ -152,6 +152,8 @@ for i, reply in enumerate(answers):
     score = re.search(r"^SCORE: ([0-9.]+)$", reply, re.MULTILINE)
     if score:
         candidates.append((float(score[1]), -i, reply))
+    elif reply.strip() and not reply.startswith(("Error:", "NOT FOUND")):
+        candidates.append((0.1, -i, "ANSWER: " + reply.strip()))  # another model, in its own words
 candidates.sort(reverse=True)
 print(f"{len(candidates)} candidates, {len(failed)} pieces without an answer because of errors")
 for score, i, reply in candidates[:3]:
