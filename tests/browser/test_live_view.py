@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from playwright.sync_api import Page
 
 from tests.browser.cells import EVIL, HANG, SETUP, WIDE, ask
 from tests.browser.lab import Lab, Notebook
+from tests.servers.handle import OpenAIServer
+from tests.servers.openai_server import Rule
 
 pytestmark = [pytest.mark.browser]
 
@@ -247,6 +250,47 @@ def test_two_thousand_slots_at_once_arrive_whole_and_below_the_rate_limit(
 
 def _bytes(frame: Any) -> bytes:
     return frame if isinstance(frame, bytes) else str(frame).encode()
+
+
+def test_an_answer_is_read_while_it_is_written(
+    lab: Lab, page: Page, shots: Path, openai_server: OpenAIServer
+) -> None:
+    words = " ".join(f"word{number}" for number in range(60))
+    code = '```repl\nanswer["content"] = llm_query("hello")\nanswer["ready"] = True\n```'
+    openai_server.script(
+        Rule(match="hello", status=503, times=1),
+        Rule(match="hello"),
+        Rule(content=f"{words}\n{code}", gap=0.05),
+    )
+    cell = f"%%rlm --context notes --model openai/m --base-url {openai_server.url} --out r\nq"
+    lab.write("written.ipynb", [SETUP, cell])
+    notebook = Notebook(page, lab, "written.ipynb")
+    notebook.run_all()
+    call = page.locator('.rlm-row[data-kind="lm_call"]')
+    call.first.click()
+    response = page.locator('.rlm-field[data-name="response"] pre')
+    response.wait_for()
+    seen = [response.inner_text()]
+    for _ in range(3):
+        page.wait_for_timeout(400)
+        seen.append(response.inner_text())
+    assert all(later.startswith(earlier) for earlier, later in pairwise(seen))
+    assert len(set(seen)) >= 3
+    assert len(seen[-1]) < len(words)
+    page.screenshot(path=shots / "written.png")
+    wait_for_chip(page, "answered")
+    notebook.wait_for_end(1)
+    page.wait_for_function(
+        "(text) => document.querySelector('.rlm-facts')?.textContent.includes(text)",
+        arg="time to first token",
+    )
+    assert response.inner_text().endswith("```")
+    # The sub-call was refused once: its bar shows the failed request and the back-off.
+    kinds = call.last.locator(".rlm-piece").evaluate_all(
+        "all => all.map(each => each.dataset.kind)"
+    )
+    assert kinds == ["failed", "pause"]
+    assert notebook.errors == []
 
 
 def test_text_of_a_model_is_never_run_as_html(lab: Lab, page: Page) -> None:

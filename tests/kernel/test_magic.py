@@ -10,7 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.fakes import answering
 from tests.kernel.kernel import Kernel
+from tests.servers.handle import OpenAIServer
+from tests.servers.openai_server import Rule
 
 pytestmark = [pytest.mark.kernel, pytest.mark.xdist_group("kernel")]
 
@@ -231,3 +234,22 @@ def test_a_background_run_leaves_the_static_tree_under_its_cell(kernel: Kernel) 
     last = seen[-1] if seen else updates[-1][1]
     assert last["transient"] == shown[0]["transient"], "the same output is updated"
     assert set(last["data"]) == {"text/html", "text/plain"}
+
+
+def test_settings_of_providers_come_from_a_variable_and_show_no_secret(
+    kernel: Kernel, openai_server: OpenAIServer
+) -> None:
+    settings = {"base_url": openai_server.url, "headers": {"x-key": "canary-value-1234"}}
+    openai_server.script(Rule(content=answering("1 + 1"), model="root"))
+    kernel.run(f"mine = {{'mine': {settings!r}}}")
+    shown = kernel.run("%rlm_config --providers mine")
+    assert shown.status == "ok"
+    ran = kernel.run("%%rlm --context corpus --model mine/root --out result\nwhat?")
+    assert ran.value.startswith("2\n")
+    assert openai_server.log()[0].headers["x-key"] == "canary-value-1234"
+    text = kernel.run("print(result.trace.path.read_text())").stdout
+    assert '"mine"' in text
+    assert "canary" not in text + shown.stdout + ran.value
+    kernel.run("%rlm_config --reset")
+    bad = kernel.run("%rlm_config --providers nonesuch")
+    assert "write JSON" in bad.error

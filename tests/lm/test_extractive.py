@@ -458,5 +458,7 @@ def test_another_root_can_use_it_as_its_leaf() -> None:
 
 def test_a_leaf_of_another_model_answers_in_its_own_words() -> None:
     leaf = FakeLM(leaf=lambda _: "The code is 48213,\nas the text says.", name="other/leaf")
-    result = RLM(sub_model=leaf).completion(["The code of the vault is 48213."], "What is the code?")
+    result = RLM(sub_model=leaf).completion(
+        ["The code of the vault is 48213."], "What is the code?"
+    )
     assert result.answer == "The code is 48213,\nas the text says."
