@@ -20,7 +20,7 @@ from rlm_notebook.lm.protocol import (
     Response,
     StreamingLM,
 )
-from rlm_notebook.provider_limit import limit_of
+from rlm_notebook.provider_limit import ProviderLimit, limit_of
 from rlm_notebook.retry import RetryPolicy
 from rlm_notebook.trace.jsonl import clean
 from rlm_notebook.trace.recorder import Recorder
@@ -58,8 +58,9 @@ class Caller:
         self.recorder = recorder
         self.timeout = timeout
         self.policy = policy
-        self.most = most
+        self._most = most
         self._limits = limits
+        self._provider_limits: dict[int, ProviderLimit] = {}
         self._on_limit = on_limit
         self._errors_in_a_row = 0
         self._seen: dict[tuple[str, ...], int] = {}
@@ -104,6 +105,14 @@ class Caller:
             raise
         self._errors_in_a_row = 0
         return self._record(span, response, call.attrs())
+
+    def limit(self, lm: LM) -> ProviderLimit:
+        """The limit of a model's provider; this run's settings hold from its first call on."""
+        found = self._provider_limits.get(id(lm))
+        if found is None:
+            found = self._provider_limits[id(lm)] = limit_of(lm, self._most)
+            prices.prepare(lm)
+        return found
 
     def check_limits(self, span: int) -> None:
         """Nothing awaits between this and the start of the call, so the limits are exact.
@@ -153,7 +162,7 @@ class _Call:
         self._request = request
         self._run = run
         self._hedge = hedge
-        self._limit = limit_of(lm, caller.most)
+        self._limit = caller.limit(lm)
         self._attempts: list[dict[str, Any]] = []
         self._failed = 0
         self._refused = 0
@@ -199,7 +208,8 @@ class _Call:
         wait = self._caller.policy.wait(self._failed, failure, self._refused)
         if wait is None or now + wait < self.deadline:
             return wait
-        failure.hopeless = failure.hopeless or failure.retry_after is not None
+        if (failure.retry_after or 0.0) >= self._caller.timeout:
+            failure.hopeless = True  # no call may wait that long
         return None
 
     async def _in_place(self) -> Response:

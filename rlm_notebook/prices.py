@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,20 +16,33 @@ from rlm_notebook.lm.transport import is_loopback
 
 _list: Any = None
 """The package, once it is loaded."""
+_loading = threading.Lock()
 
 
 def has_price(lm: LM) -> bool:
     """Whether a model may be in the list: it is known by its address, and not on this machine."""
     address = getattr(lm, "base_url", None)
-    return isinstance(address, str) and not is_loopback(urlsplit(address).hostname or "")
+    return isinstance(address, str) and _is_elsewhere(address)
+
+
+@cache
+def _is_elsewhere(address: str) -> bool:
+    return not is_loopback(urlsplit(address).hostname or "")
 
 
 def load() -> None:
     """Load the list: 0.2 s, so not on an event loop."""
     global _list
-    import genai_prices
+    with _loading:
+        import genai_prices
 
-    _list = genai_prices
+        _list = genai_prices
+
+
+def prepare(lm: LM) -> None:
+    """Load the list beside the first call that needs it, so that no call has to wait for it."""
+    if _list is None and has_price(lm) and not _loading.locked():
+        threading.Thread(target=load, name="rlm-prices", daemon=True).start()
 
 
 async def priced(lm: LM, response: Response) -> Response:

@@ -10,6 +10,7 @@ import pytest
 from rlm_notebook import RLM, Result, Trace
 from rlm_notebook.errors import LMError
 from rlm_notebook.lm.openai import OpenAILM
+from rlm_notebook.provider_limit import limit_of
 from rlm_notebook.retry import RetryPolicy
 from tests.fakes import FakeLM, answering
 from tests.servers.handle import OpenAIServer
@@ -179,3 +180,27 @@ def test_a_call_that_waits_for_its_next_attempt_can_be_cancelled() -> None:
     call = next(result.trace.find(function="llm_query"))
     assert call.state == "cancelled"
     assert call.attempts[0]["error"]["status"] == 429
+
+
+@pytest.mark.parametrize(("asks", "rest"), [(3_600, "not_sent"), (0.2, "error")])
+def test_a_wait_that_no_call_can_afford_keeps_the_rest_from_being_sent(
+    asks: float, rest: str
+) -> None:
+    def leaf(prompt: str) -> str:
+        raise LMError("closed", type="http", status=503, retry_after=asks)
+
+    lm = FakeLM(answering("llm_query_batched([str(i) for i in range(6)])"), leaf=leaf)
+    result = RLM(lm, batch_max_concurrent=2, call_timeout=0.3).completion("c", "q")
+    states = [slot.state for slot in result.trace.slots]
+    assert states[0] == "error"
+    assert states[-1] == rest
+
+
+def test_the_run_that_began_last_sets_the_limit_and_calls_do_not_reset_it() -> None:
+    lm = FakeLM(answering("llm_query_batched(['a', 'b', 'c'])"))
+    first = RLM(lm, provider_max_concurrent=8).completion("c", "q")
+    limit = limit_of(lm, 8)
+    limit.allowed = 2.0  # as after a 429
+    second = RLM(lm, provider_max_concurrent=8).completion("c", "q")
+    assert first.answer == second.answer == ["A", "B", "C"]
+    assert limit.allowed < 8

@@ -23,8 +23,10 @@ class LiteLLM:
 
     Parameters
     ----------
-    base_url, timeout
-        None: LiteLLM's default.
+    timeout
+        Seconds for one request; None: LiteLLM's default.
+    settings
+        Address, headers, sampling and the like.
 
     Raises
     ------
@@ -36,7 +38,6 @@ class LiteLLM:
         self,
         model: str,
         *,
-        base_url: str | None = None,
         timeout: float | None = None,
         settings: ProviderSettings | None = None,
     ) -> None:
@@ -46,7 +47,7 @@ class LiteLLM:
             )
         self.settings = settings = settings or ProviderSettings()
         self.model = model
-        self.base_url = settings.base_url or base_url
+        self.base_url = settings.base_url
         self.timeout = settings.timeout or timeout
         from rlm_notebook.lm.keys import expanded, find_key
 

@@ -66,7 +66,7 @@ def get_lm(
     if provider == "litellm":
         from rlm_notebook.lm.litellm import LiteLLM
 
-        return LiteLLM(model, base_url=base_url, timeout=timeout, settings=settings)
+        return LiteLLM(model, timeout=timeout, settings=settings)
     for entry in entry_points(group=GROUP):
         if entry.name == provider:
             more = {"base_url": base_url, "timeout": timeout, "settings": settings}

@@ -186,7 +186,10 @@ def fields(span: Span) -> list[Field]:
 
     add("error", _reason(span.error))
     add("latency", _split(span))
-    add("attempts", "\n".join(_attempt(n, each) for n, each in enumerate(span.attempts, start=1)))
+    add(
+        "attempts",
+        "\n".join(_attempt(n, each, span) for n, each in enumerate(span.attempts, start=1)),
+    )
     add("note", attrs.get("note"))
     add("question", attrs.get("question"))
     add("context", attrs.get("context"))
@@ -285,11 +288,13 @@ def _split(span: Span) -> str:
     return " + ".join(parts)
 
 
-def _attempt(number: int, attempt: dict[str, Any]) -> str:
+def _attempt(number: int, attempt: dict[str, Any], call: Span) -> str:
     seconds = (attempt.get("ended", 0) - attempt.get("started", 0)) * 1e-9
     wait = f", then waited {attempt['wait']:.2f} s" if attempt.get("wait") is not None else ""
     hedge = "sent beside a slow one, " if attempt.get("hedge") else ""
-    end = "cancelled: another one answered" if attempt.get("cancelled") else "succeeded"
+    end = "cancelled" if attempt.get("cancelled") else "succeeded"
+    if attempt.get("cancelled") and call.state not in ("cancelled", "not_sent"):
+        end += ": another one answered"
     return f"{number}. {hedge}{seconds:.3f} s: {_reason(attempt.get('error')) or end}{wait}"
 
 
