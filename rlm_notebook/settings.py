@@ -127,6 +127,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "taskgroup: the first failure cancels the rest"
         ),
     ] = "gather"
+    block_timeout: Annotated[
+        Positive | None,
+        msgspec.Meta(
+            description="seconds that a code block may run; waiting for its sub-calls does not count"
+        ),
+    ] = 120.0
     output_limit: Annotated[
         int, msgspec.Meta(ge=200, description="characters of REPL output shown to the root model")
     ] = 20_000

@@ -18,6 +18,7 @@ from rlm_notebook.errors import LMError, RLMError
 from rlm_notebook.handler import Handler
 from rlm_notebook.lm.protocol import LM, Message, Purpose, Response
 from rlm_notebook.parsing import Final, Reply, parse_reply, without_thinking
+from rlm_notebook.repl.output import shown
 from rlm_notebook.repl.protocol import REPL, Execution
 from rlm_notebook.repl.subprocess import SubprocessREPL
 from rlm_notebook.settings import Settings
@@ -36,7 +37,8 @@ class Shared:
     gate: SubcallGate
     lookup: Callable[[str | None], LM]
     """Sub-model by name; None is the default one."""
-    make_repl: Callable[[], REPL] = SubprocessREPL
+    make_repl: Callable[[float | None], REPL] = SubprocessREPL
+    """Takes the seconds that one block may run."""
 
 
 @dataclass
@@ -78,7 +80,7 @@ class Run:
         self._span = span
         self._depth = depth
         self._can_recurse = depth + 1 < shared.settings.max_depth
-        self._repl = shared.make_repl()
+        self._repl = shared.make_repl(shared.settings.block_timeout)
         self._subcalls = Subcalls(
             shared.recorder,
             shared.settings,
@@ -189,7 +191,7 @@ class Run:
         parts.extend(execution.notes)
         if execution.ready and execution.content is None:
             parts.append(prompts.NOT_READY)
-        text = "\n".join(part.rstrip("\n") for part in parts if part.strip())
+        text = "\n".join(shown(part).rstrip("\n") for part in parts if part.strip())
         limit = self._shared.settings.output_limit
         return prompts.block_output(number + 1, of, prompts.truncated(text, limit))
 

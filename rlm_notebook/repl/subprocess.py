@@ -16,8 +16,9 @@ import signal
 import socket
 import sys
 import tempfile
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlm_notebook.errors import REPLError
 from rlm_notebook.repl import frames
@@ -25,6 +26,8 @@ from rlm_notebook.repl.protocol import FUNCTIONS, Call, Execution, OnCall, Subca
 
 WORKER = Path(__file__).with_name("worker.py")
 START_SECONDS = 30.0
+LOOK_SECONDS = 1.0
+"""How often it is looked whether a block has had its time."""
 ENVIRONMENT = (
     "PATH",
     "LANG",
@@ -45,17 +48,27 @@ ENVIRONMENT = (
 )
 """Environment variables that the process gets, besides ``LC_*``. An allow-list: keys stay out."""
 
-
+T = TypeVar("T")
 Answer = asyncio.Future[tuple[dict[str, Any], list[bytes]] | None]
 """What the process sends back to a task; None if it ended before."""
 
 
 class SubprocessREPL:
-    """See :class:`rlm_notebook.repl.protocol.REPL`."""
+    """See :class:`rlm_notebook.repl.protocol.REPL`.
+
+    Parameters
+    ----------
+    block_timeout
+        Seconds that one block may run; the time in which it has sub-calls under way does not
+        count. None: no limit.
+    """
 
     name = "subprocess"
 
-    def __init__(self) -> None:
+    def __init__(self, block_timeout: float | None = None) -> None:
+        self._block_timeout = block_timeout
+        self._waited = 0.0
+        self._waiting_since: float | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -82,7 +95,15 @@ class SubprocessREPL:
         if self._process is None:
             await self._spawn()
             notes.append("The REPL is a new process: variables of earlier blocks are lost.")
-        answer = await self._ask({"op": "exec"}, [frames.to_bytes(code)])
+        try:
+            answer = await self._in_time(self._ask({"op": "exec"}, [frames.to_bytes(code)]))
+        except TimeoutError:
+            await self._stop_process()
+            message = (
+                f"the block was stopped after {self._block_timeout:g} s of its own (waiting for "
+                "sub-calls not counted): do less in one block, or look for an endless loop"
+            )
+            return Execution(error={"type": "BlockTimeout", "message": message}, notes=notes)
         if answer is None:
             message = await self._died()
             return Execution(error={"type": "ProcessEnded", "message": message}, notes=notes)
@@ -92,6 +113,25 @@ class SubprocessREPL:
             await self._stop_process()
             broken = {"type": "ProtocolError", "message": "the REPL process sent what is no result"}
             return Execution(error=broken, notes=notes)
+
+    async def _in_time(self, work: Awaitable[T]) -> T:
+        """Wait for a block's answer; raise TimeoutError once the block has had its time."""
+        if self._block_timeout is None:
+            return await work
+        loop = asyncio.get_running_loop()
+        begun, self._waited = loop.time(), 0.0
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                now = loop.time()
+                waiting = 0.0 if self._waiting_since is None else now - self._waiting_since
+                left = self._block_timeout - (now - begun - self._waited - waiting)
+                if left <= 0:
+                    raise TimeoutError
+                await asyncio.wait([task], timeout=min(left, LOOK_SECONDS))
+        finally:
+            task.cancel()
+        return task.result()
 
     async def variable(self, name: str) -> Any:
         """The value of a variable; None if there is none."""
@@ -190,9 +230,11 @@ class SubprocessREPL:
             while True:
                 header, texts = await _frame(reader)
                 if header["op"] == "call":
+                    if not self._calls:
+                        self._waiting_since = asyncio.get_running_loop().time()
                     task = asyncio.create_task(self._reply(header, texts))
                     self._calls.add(task)
-                    task.add_done_callback(self._calls.discard)
+                    task.add_done_callback(self._replied)
                 elif self._answer is not None and not self._answer.done():
                     self._answer.set_result((header, texts))
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -202,6 +244,12 @@ class SubprocessREPL:
         finally:
             if self._answer is not None and not self._answer.done():
                 self._answer.set_result(None)
+
+    def _replied(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        if not self._calls and self._waiting_since is not None:
+            self._waited += asyncio.get_running_loop().time() - self._waiting_since
+            self._waiting_since = None
 
     async def _reply(self, header: dict[str, Any], texts: list[bytes]) -> None:
         assert self._on_call is not None

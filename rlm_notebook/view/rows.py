@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from rlm_notebook.repl.output import shown
 from rlm_notebook.trace.jsonl import clean
 from rlm_notebook.trace.tree import Span, Tree
 
@@ -194,8 +195,8 @@ def fields(span: Span) -> list[Field]:
     add("question", attrs.get("question"))
     add("context", attrs.get("context"))
     add("code", attrs.get("code"), code=True)
-    add("stdout", attrs.get("stdout"), code=True)
-    add("stderr", attrs.get("stderr"), code=True)
+    for stream in ("stdout", "stderr"):  # as a terminal shows it
+        add(stream, shown(text_of(attrs.get(stream))), code=True)
     add("traceback", attrs.get("traceback"), code=True)
     variables = attrs.get("variables")
     if isinstance(variables, list) and variables:

@@ -272,3 +272,41 @@ def test_the_worker_needs_the_standard_library_only() -> None:
                 if module.startswith("rlm_notebook"):
                     assert "TYPE_CHECKING" in (folder / name).read_text(encoding="utf-8")
     assert os.name == "posix"
+
+
+@pytest.fixture
+async def hurried() -> AsyncIterator[SubprocessREPL]:
+    async def slow(call: Call) -> list[str]:
+        await asyncio.sleep(0.6)
+        return call.prompts
+
+    made = SubprocessREPL(block_timeout=0.4)
+    await made.start("the context", slow)
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    "code", ["while True: pass", "import time; time.sleep(999)", "import os; os.system('sleep 99')"]
+)
+async def test_a_block_that_does_not_end_is_stopped_and_the_repl_goes_on(
+    hurried: SubprocessREPL, code: str
+) -> None:
+    begun = time.monotonic()
+    done = await hurried.execute(code)
+    assert time.monotonic() - begun < 5
+    assert done.error is not None
+    assert done.error["type"] == "BlockTimeout"
+    assert "stopped after 0.4 s of its own" in done.error["message"]
+    again = await hurried.execute("print(context)")
+    assert again.stdout == "the context\n"
+    assert again.notes == ["The REPL is a new process: variables of earlier blocks are lost."]
+
+
+async def test_waiting_for_sub_calls_is_no_time_of_the_block(hurried: SubprocessREPL) -> None:
+    code = "answers = [llm_query(str(i)) for i in range(3)]\nprint(answers)"
+    done = await hurried.execute(code)
+    assert (done.stdout, done.error) == ("['0', '1', '2']\n", None)
+    done = await hurried.execute("llm_query('x')\nwhile True: pass")
+    assert done.error is not None
+    assert done.error["type"] == "BlockTimeout"
