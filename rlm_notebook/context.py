@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
+import io
 import itertools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlm_notebook.errors import ContextError
 
-SUPPORTED = "str, list (of str, of chat messages, of plain data), dict of plain data, file paths"
-_PLAIN = (str, int, float, bool, type(None))
+SUPPORTED = (
+    "str, list (of str, of chat messages, of plain data), dict of plain data, bytes, file paths, "
+    "tables of pandas, polars and pyarrow, numpy arrays"
+)
+_PLAIN = (str, int, float, bool, type(None), bytes)
+_TABLES = {
+    "pandas": ("DataFrame", "Series"),
+    "polars": ("DataFrame", "Series"),
+    "pyarrow": ("Table",),
+    "numpy": ("ndarray",),
+}
+"""By package; known by name, so that none of them is imported."""
 _KEYS_SHOWN = 5
+_COLUMNS_SHOWN = 20
+_LOOKED_AT = 200_000
+"""Bytes of a file that are looked at to find its encoding."""
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_NO_TEXT = {
+    b"%PDF": "a PDF",
+    b"PK\x03\x04": "a ZIP archive or an office document",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"GIF8": "an image",
+    b"\x1f\x8b": "compressed",
+    b"\x7fELF": "a program",
+}
 
 
 def check_context(value: Any) -> None:
@@ -24,19 +55,22 @@ def check_context(value: Any) -> None:
     ContextError
         The value, or something in it, is not plain data.
     """
-    if isinstance(value, str):
+    if isinstance(value, str | bytes) or is_table(value):
         return
     if not isinstance(value, list | tuple | dict):
-        raise ContextError(f"a context cannot be of type {_name(value)}; supported: {SUPPORTED}")
+        raise ContextError(
+            f"a context cannot be of type {_name(value)}{_advice(value)}; supported: {SUPPORTED}"
+        )
     seen: set[int] = set()
     stack: list[Any] = [value]
     while stack:
         item = stack.pop()
-        if type(item) in _PLAIN:
+        if type(item) in _PLAIN or is_table(item):
             continue
         if type(item) not in (list, tuple, dict):
             raise ContextError(
-                f"the context holds a value of type {_name(item)}; supported: {SUPPORTED}"
+                f"the context holds a value of type {_name(item)}{_advice(item)}; "
+                f"supported: {SUPPORTED}"
             )
         if id(item) in seen:
             continue
@@ -44,8 +78,32 @@ def check_context(value: Any) -> None:
         stack.extend(item if not isinstance(item, dict) else itertools.chain(item, item.values()))
 
 
+def opened(value: Any) -> Any:
+    """The value, or the text of the file (or the files of the glob) that it is a path of.
+
+    Raises
+    ------
+    ContextError
+        There is no such file, or it holds no text.
+    """
+    return read_files(os.fspath(value)) if isinstance(value, os.PathLike) else value
+
+
+def is_table(value: Any) -> bool:
+    """Whether the value is a table or an array of plain values, of one of the known packages."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    if kind.__name__ not in _TABLES.get(package, ()):
+        return False
+    return not (package == "numpy" and value.dtype.hasobject)
+
+
 def describe(value: Any) -> str:
-    """Type, size and structure in one line; keys are named, content never."""
+    """Type, size and structure in one line; keys and columns are named, content never."""
+    if is_table(value):
+        return _describe_table(value)
+    if isinstance(value, bytes):
+        return f"bytes: {_count(value, 'byte')}"
     if isinstance(value, str):
         return f"a str of {_count(value, 'character')} in {_count(value.splitlines(), 'line')}"
     if is_messages(value):
@@ -92,14 +150,63 @@ def read_files(pattern: str, *, root: Path | None = None) -> str | dict[str, str
 
 
 def _read(path: Path) -> str:
+    """The text of a file, in whatever encoding it is."""
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise ContextError(
-            f"{path} is not UTF-8 text: convert it, or read it yourself into a str"
-        ) from None
+        data = path.read_bytes()
     except OSError as error:
         raise ContextError(f"cannot read {path}: {error.strerror or error}") from None
+    for beginning, kind in _NO_TEXT.items():
+        if data.startswith(beginning):
+            raise ContextError(f"{path} is {kind}, not text: take its text out, and give that")
+    marked = next((name for mark, name in _MARKS if data.startswith(mark)), None)
+    text: str | None
+    try:
+        text = data.decode(marked or "utf-8")
+    except UnicodeDecodeError:
+        text = None if marked or b"\0" in data else _guessed(data)
+    if text is None or "\0" in text[:_LOOKED_AT]:
+        raise ContextError(f"{path} is not text: read it yourself, and give a str or bytes")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _guessed(data: bytes) -> str | None:
+    """The text of bytes in an encoding that they do not name; None if it seems to be none."""
+    from charset_normalizer import from_bytes
+
+    found = from_bytes(data[:_LOOKED_AT]).best()
+    try:
+        return data.decode(found.encoding) if found is not None else None
+    except (UnicodeDecodeError, LookupError):
+        return None
+
+
+def _describe_table(value: Any) -> str:
+    package = type(value).__module__.partition(".")[0]
+    name = f"{package} {type(value).__name__}"
+    if package == "numpy":
+        return f"a {name} of shape {value.shape} and dtype {value.dtype}"
+    if type(value).__name__ == "Series":
+        return f"a {name} of {_count(value, 'row')} of {value.dtype}"
+    if package == "pandas":
+        columns = list(zip(map(str, value.columns), value.dtypes, strict=True))
+    elif package == "polars":
+        columns = list(value.schema.items())
+    else:
+        columns = [(field.name, field.type) for field in value.schema]
+    shown = ", ".join(f"{column}: {kind}" for column, kind in columns[:_COLUMNS_SHOWN])
+    more = ", ..." if len(columns) > _COLUMNS_SHOWN else ""
+    rows = f"{value.shape[0]:,} row" + ("" if value.shape[0] == 1 else "s")
+    return f"a {name} of {rows} and {_count(columns, 'column')} ({shown}{more})"
+
+
+def _advice(value: Any) -> str:
+    if isinstance(value, io.IOBase):
+        return " (an open file: give its path, or its text)"
+    if isinstance(value, Iterator):
+        return " (it can be read only once: give list(...) of it)"
+    if isinstance(value, set | frozenset):
+        return " (give sorted(...) of it)"
+    return ""
 
 
 def _items(values: Iterable[Any]) -> str:

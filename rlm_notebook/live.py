@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from rlm_notebook.calls import Caller
-from rlm_notebook.context import check_context
+from rlm_notebook.context import check_context, opened
 from rlm_notebook.errors import (
     LMError,
     RLMError,
@@ -80,6 +80,7 @@ class LiveRun:
         self.question = clean(question.strip())
         if not self.question:
             raise UsageError("there is no question: write one")
+        context = opened(context)
         check_context(context)
         self._lm = lm
         self._context = context

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from traitlets.config import Configurable
 
 from rlm_notebook import settings
 from rlm_notebook.cells import REGISTERED, run_here, sigint_cancels, transform_cell
-from rlm_notebook.context import read_files
+from rlm_notebook.context import opened, read_files
 from rlm_notebook.errors import ContextError, UsageError
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.options import OptionParser, given_settings, setting_options, split_line
@@ -259,7 +258,7 @@ def find_context(expression: str, namespace: dict[str, Any]) -> Any:
             return read_files(expression)
         except ContextError:
             raise ContextError(f"--context {expression}: {type(error).__name__}: {error}") from None
-    return read_files(os.fspath(value)) if isinstance(value, os.PathLike) else value
+    return opened(value)
 
 
 def load(shell: InteractiveShell) -> None:

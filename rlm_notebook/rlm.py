@@ -89,7 +89,8 @@ class RLM:
         Parameters
         ----------
         context
-            A str, a list (of str, of chat messages), or a dict of plain data.
+            A str, a list (of str, of chat messages), a dict of plain data, bytes, the path of a
+            file, a table of pandas, polars or pyarrow, or a numpy array.
         question
             What to find out.
         trace

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
+from rlm_notebook import RLM
 from rlm_notebook.context import check_context, describe, read_files
 from rlm_notebook.errors import ContextError
+from tests.fakes import FakeLM, answering
 
 
 @pytest.mark.parametrize(
@@ -19,7 +27,7 @@ def test_plain_data_is_a_context(value: Any) -> None:
     check_context(value)
 
 
-@pytest.mark.parametrize("value", [b"x", 3, None, {1}, object(), [b"x"], {"a": {"b": object()}}])
+@pytest.mark.parametrize("value", [3, None, {1}, object(), [{1}], {"a": {"b": object()}}])
 def test_other_types_are_refused_and_the_supported_ones_named(value: Any) -> None:
     with pytest.raises(ContextError, match="supported: str, list"):
         check_context(value)
@@ -56,9 +64,107 @@ def test_a_file_is_a_str_and_a_glob_is_a_dict(tmp_path: Path) -> None:
     assert read_files("**/*.txt", root=tmp_path) == {"a.txt": "A", "deep/b.txt": "B"}
 
 
-def test_a_missing_file_and_a_binary_one_give_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "x.bin").write_bytes(b"\xff\xfe\x00")
+TABLES = [
+    (pd.DataFrame({"name": ["secret"], "age": [3]}),
+     "a pandas DataFrame of 1 row and 2 columns (name: ", "age: int64)"),
+    (pd.Series([1, 2]), "a pandas Series of 2 rows of int64", ""),
+    (pl.DataFrame({"name": ["secret", "b"]}),
+     "a polars DataFrame of 2 rows and 1 column (name: String)", ""),
+    (pl.Series([1.5]), "a polars Series of 1 row of Float64", ""),
+    (pa.table({"name": ["secret"]}), "a pyarrow Table of 1 row and 1 column (name: string)", ""),
+    (np.zeros((3, 4)), "a numpy ndarray of shape (3, 4) and dtype float64", ""),
+    (b"secret", "bytes: 6 bytes", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "begins", "ends"), TABLES, ids=lambda v: type(v).__name__)
+def test_tables_arrays_and_bytes_are_described_and_arrive_as_they_are(
+    value: Any, begins: str, ends: str
+) -> None:
+    check_context(value)
+    check_context({"deep": [value]})
+    assert describe(value).startswith(begins)
+    assert describe(value).endswith(ends)
+    assert "secret" not in describe(value)
+    lm = FakeLM(answering("[type(context).__name__, len(context)]"))
+    assert RLM(lm).completion(value, "q").answer == [type(value).__name__, len(value)]
+
+
+def test_many_columns_are_counted_not_listed() -> None:
+    table = pd.DataFrame({f"column{number}": [1] for number in range(50)})
+    assert describe(table).endswith("column19: int64, ...)")
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        ((x for x in "ab"), r"give list\(\.\.\.\) of it"),
+        (iter([1]), r"give list\(\.\.\.\) of it"),
+        (io.StringIO("a"), "give its path, or its text"),
+        ({1}, r"give sorted\(\.\.\.\) of it"),
+        (np.array([object()]), "numpy.ndarray"),
+    ],
+)
+def test_what_cannot_be_one_comes_with_advice(value: Any, advice: str) -> None:
+    with pytest.raises(ContextError, match=advice):
+        check_context(value)
+
+
+@pytest.mark.parametrize(
+    "table", [pd.DataFrame, pl.DataFrame, pa.table, lambda rows: np.array(rows["owner"])]
+)
+def test_the_builtin_model_reads_tables(table: Any) -> None:
+    rows = {"city": ["Oslo", "Rome", "Bern"], "owner": ["The code is 48213.", "Ivo", "Kim"]}
+    result = RLM().completion(table(rows), "What is the code?")
+    assert "48213" in str(result.answer)
+
+
+def test_a_path_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The code is 48213.", encoding="utf-8")
+    assert "48213" in str(RLM().completion(tmp_path / "a.txt", "What is the code?").answer)
+
+
+TEXT = "Smörgås, čeština, 12 €. " * 40
+
+
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le-bom", "utf-32", "cp1250"]
+)
+def test_the_encoding_of_a_file_is_found(tmp_path: Path, encoding: str) -> None:
+    text = TEXT.replace("ö", "o").replace("å", "a") if encoding == "cp1250" else TEXT
+    data = (
+        codecs.BOM_UTF16_LE + text.encode("utf-16-le")
+        if encoding == "utf-16-le-bom"
+        else text.encode(encoding)
+    )
+    (tmp_path / "a.txt").write_bytes(data)
+    assert read_files("a.txt", root=tmp_path) == text
+
+
+def test_line_ends_are_made_one(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a\r\nb\rc\n")
+    assert read_files("a.txt", root=tmp_path) == "a\nb\nc\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"%PDF-1.7 ...", "is a PDF, not text"),
+        (b"PK\x03\x04", "is a ZIP archive or an office document"),
+        (b"\x89PNG\r\n", "is an image"),
+        (b"\x1f\x8b\x08", "is compressed"),
+        (b"a\x00\x01\x02", "is not text"),
+        (b"\xff\xfe\x00", "is not text"),
+    ],
+)
+def test_a_file_that_is_no_text_is_named_in_one_line(
+    tmp_path: Path, data: bytes, says: str
+) -> None:
+    (tmp_path / "x.bin").write_bytes(data)
+    with pytest.raises(ContextError, match=says):
+        read_files("x.bin", root=tmp_path)
+
+
+def test_a_missing_file_gives_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(ContextError, match="no variable, file or glob 'nope'"):
         read_files("nope", root=tmp_path)
-    with pytest.raises(ContextError, match="is not UTF-8 text"):
-        read_files("x.bin", root=tmp_path)

@@ -140,7 +140,8 @@ def _ask(question: str, messages: tuple[Message, ...], *, child: bool, recursive
         child=child,
         recursive=recursive,
         counting=read.kind == "count",
-        table=kind == "str" and Sections(content).header(1) == 0,
+        table=kind in ("DataFrame", "Table")
+        or (kind == "str" and Sections(content).header(1) == 0),
         huge=huge,
     )
     why = "split the context, ask the same of every piece."

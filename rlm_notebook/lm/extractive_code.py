@@ -26,6 +26,8 @@ if isinstance(context, str):
 elif isinstance(context, dict):
     print("keys:", [str(key)[:60] for key in list(context)[:10]])
     print(sum(len(str(value)) for value in context.values()), "characters in all")
+elif not isinstance(context, (list, tuple)):  # a table, an array, bytes
+    print(str(context)[:500])
 else:
     print("first item:", str(context[0])[:500] if context else None)
     print(sum(len(str(item)) for item in context), "characters in all")"""
@@ -47,6 +49,25 @@ def as_text(value):
     return json.dumps(value, indent=1, ensure_ascii=False, default=str)
 
 """
+_ANY_AS_TEXT = """\
+import json
+
+def as_text(value):
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, dict) and "role" in value and "content" in value:  # a chat message
+        return f"{value['role']}: {value['content']}"
+    for name in ("to_csv", "write_csv"):  # a table
+        if hasattr(value, name):
+            return getattr(value, name)()
+    for name in ("to_pylist", "tolist", "to_list"):  # an array
+        if hasattr(value, name):
+            value = getattr(value, name)()
+    return json.dumps(value, indent=1, ensure_ascii=False, default=str)
+
+"""
 _ONE_TEXT = 'parts = [("", context)]'
 _OF_DICT = "parts = [(str(name), as_text(value)) for name, value in context.items()]"
 _OF_LIST = 'parts = [(f"item {number}", as_text(item)) for number, item in enumerate(context)]'
@@ -55,10 +76,11 @@ _PARTS = {
     "dict": f"{_AS_TEXT}# The values, with their keys as names\n{_OF_DICT}\n",
     "list": f"{_AS_TEXT}# The items, with their numbers as names\n{_OF_LIST}\n",
     "": (
-        f"{_AS_TEXT}# A list of (name, text)\n"
+        f"{_ANY_AS_TEXT}# A list of (name, text)\n"
         f"if isinstance(context, str):\n    {_ONE_TEXT}\n"
         f"elif isinstance(context, dict):\n    {_OF_DICT}\n"
-        f"else:\n    {_OF_LIST}\n"
+        f"elif isinstance(context, (list, tuple)):\n    {_OF_LIST}\n"
+        'else:\n    parts = [("", as_text(context))]\n'
     ),
 }
 _CHILD_PARTS = """\
@@ -102,7 +124,7 @@ _OVERLAP = (
 )
 _NO_OVERLAP = ("# No overlap: nothing may be counted twice", "text[start:end]")
 _COLUMNS = (
-    'columns = context.split("\\n", 1)[0] + "\\n"  # repeated above each piece of the table',
+    'columns = parts[0][1].split("\\n", 1)[0] + "\\n"  # repeated above each piece of the table',
     '(columns if start else "") + text[start:end]',
 )
 
