@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
@@ -32,6 +32,7 @@ from rlm_notebook.result import Outcome, Result
 from rlm_notebook.retry import RetryPolicy
 from rlm_notebook.settings import Settings, recorded
 from rlm_notebook.subcalls import SubcallGate
+from rlm_notebook.tools import Tool
 from rlm_notebook.trace.jsonl import SUFFIX, JsonlWriter, clean
 from rlm_notebook.trace.recorder import Recorder, Sink
 from rlm_notebook.trace.trace import Trace
@@ -57,6 +58,8 @@ class LiveRun:
     ----------
     lookup
         LM by ``provider/model``; None is the default sub-model.
+    tools
+        The user's own functions in the REPL, by name.
     trace
         File to write; default: a new one in ``settings.trace_dir``. An existing file is never
         overwritten: the name gets a number.
@@ -76,6 +79,7 @@ class LiveRun:
         settings: Settings,
         lookup: Callable[[str | None], LM],
         trace: str | Path | None = None,
+        tools: Mapping[str, Tool] | None = None,
     ) -> None:
         self.question = clean(question.strip())
         if not self.question:
@@ -86,6 +90,7 @@ class LiveRun:
         self._context = context
         self._settings = settings
         self._lookup = lookup
+        self._tools = tools or {}
         self._handler = handler()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Result] | None = None
@@ -94,7 +99,7 @@ class LiveRun:
         """Set when the run has ended, however it ended."""
         self._recorder = Recorder(
             engine=f"rlm_notebook {_version('rlm-notebook')}",
-            settings=recorded(settings),
+            settings={**recorded(settings), "tools": list(self._tools)},
             packages=_packages(),
         )
         self._write_to(_trace_path(trace, settings.trace_dir))
@@ -177,6 +182,8 @@ class LiveRun:
             ),
             SubcallGate(self._settings.max_concurrent_subcalls),
             self._lookup,
+            asyncio.get_running_loop(),
+            self._tools,
         )
         span = start_run(shared, self._lm, self._context, self.question)
         run = Run(shared, self._lm, context=self._context, question=self.question, span=span)

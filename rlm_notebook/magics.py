@@ -67,6 +67,11 @@ def _cell_parser() -> OptionParser:
         help="what to ask about: a Python expression (str, list of str, dict, chat messages), "
         "or a file, or a glob such as 'docs/**/*.md'",
     )
+    group.add_argument(
+        "--tools",
+        metavar="NAMES",
+        help="functions of yours that the model's code may call, for instance fetch_page,score",
+    )
     group.add_argument("--out", metavar="NAME", help="variable that gets the result")
     group.add_argument("--trace", metavar="PATH", help="file to write the trace to")
     group.add_argument(
@@ -126,7 +131,8 @@ class RLMMagics(Magics):
             )
         from rlm_notebook.rlm import RLM
 
-        rlm = RLM(**self._with_models({**self._defaults(), **given_settings(given)}))
+        tools = self._tools(given.tools)
+        rlm = RLM(tools=tools, **self._with_models({**self._defaults(), **given_settings(given)}))
         context = find_context(given.context, self.shell.user_ns)
         live = rlm.prepare(context, cell, trace=given.trace)
         self._hint_old_kernel(given.background)
@@ -209,6 +215,13 @@ class RLMMagics(Magics):
             if isinstance(value, LM):
                 chosen[name] = value
         return chosen
+
+    def _tools(self, names: str | None) -> dict[str, Any]:
+        wanted = [name.strip() for name in (names or "").split(",") if name.strip()]
+        missing = [name for name in wanted if name not in self.shell.user_ns]
+        if missing:
+            raise UsageError(f"--tools: no function {missing[0]}: define it first")
+        return {name: self.shell.user_ns[name] for name in wanted}
 
     def _cell_views(self) -> CellViews:
         if self._views is None:

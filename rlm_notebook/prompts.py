@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rlm_notebook.lm.protocol import Message
 
 BATCH_CEILING = 20
@@ -26,7 +28,7 @@ characters.
 Use it whenever calls do not depend on each other: a loop of `llm_query` takes as long as all calls \
 together. Give it about {batch_ceiling} prompts at a time. A few large prompts are better than hundreds of tiny \
 ones. A prompt that failed has an answer that starts with `Error:`; the others are not affected.
-{recursion}\
+{recursion}{tools}\
 - `SHOW_VARS()`: lists your variables.
 - `answer`: a dict. When you know the answer, set `answer["content"]` to it and then \
 `answer["ready"] = True`. This ends the work.
@@ -54,12 +56,24 @@ _NO_RECURSION = """\
 """
 
 
-def system_prompt(*, can_recurse: bool) -> Message:
-    """The system message of a run; ``can_recurse`` is False at the depth limit."""
+def system_prompt(*, can_recurse: bool, tools: Sequence[tuple[str, str]] = ()) -> Message:
+    """The system message of a run.
+
+    Parameters
+    ----------
+    can_recurse
+        False at the depth limit.
+    tools
+        Signature and description of the user's own functions.
+    """
     text = _SYSTEM.format(
         prompt_ceiling=PROMPT_CEILING,
         batch_ceiling=BATCH_CEILING,
         recursion=_RECURSION if can_recurse else _NO_RECURSION,
+        tools="".join(
+            f"- `{signature}`: {description or 'a function of the user'}\n"
+            for signature, description in tools
+        ),
     )
     return Message("system", text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rlm_notebook.live import LiveRun
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.result import Result
 from rlm_notebook.settings import Settings, make_settings, provider_settings
+from rlm_notebook.tools import make_tools
 
 _BUILTIN = "builtin/"
 
@@ -27,6 +29,10 @@ class RLM:
         The default, ``builtin/extractive``, needs no key and no network.
     sub_model
         The same for sub-calls; default: the root model.
+    tools
+        Functions of yours that the model's code may call, or functions by name. They run in this
+        process: sync ones in a thread, async ones on the loop of the run. Arguments are plain
+        data; they return plain data or a table.
     **settings
         See :class:`rlm_notebook.settings.Settings`: ``max_depth``, ``max_iterations``,
         ``batch_max_concurrent``, ``max_concurrent_subcalls``, ``timeout`` (seconds)...
@@ -45,8 +51,14 @@ class RLM:
     """
 
     def __init__(
-        self, model: str | LM | None = None, *, sub_model: str | LM | None = None, **settings: Any
+        self,
+        model: str | LM | None = None,
+        *,
+        sub_model: str | LM | None = None,
+        tools: Mapping[str, Any] | Iterable[Any] | None = None,
+        **settings: Any,
     ) -> None:
+        self.tools = make_tools(tools)
         for name, given in (("model", model), ("sub_model", sub_model)):
             if given is not None:
                 settings[name] = given if isinstance(given, str) else given.name
@@ -123,6 +135,7 @@ class RLM:
             settings=self.settings,
             lookup=self._lookup,
             trace=trace,
+            tools=self.tools,
         )
 
     def _lookup(self, name: str | None) -> LM:

@@ -7,20 +7,21 @@ Everything here runs on the handler's loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlm_notebook.calls import Caller, error_attrs
 from rlm_notebook.errors import LMError, RLMError
 from rlm_notebook.hedge import Hedge
 from rlm_notebook.lm.protocol import LM, Message, Request
-from rlm_notebook.repl.protocol import Call, SubcallError
+from rlm_notebook.repl.protocol import Call, SubcallError, ToolCall, ToolError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from rlm_notebook.settings import Settings
+    from rlm_notebook.tools import Tool
     from rlm_notebook.trace.recorder import Recorder
 
 RunChild = Callable[[str, str | None, int, "int | None"], Awaitable[str]]
@@ -93,7 +94,11 @@ class Subcalls:
         run_child: RunChild | None,
         place: Place | None,
         run: int,
+        tools: Mapping[str, Tool],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
+        self._tools = tools
+        self._loop = loop
         self._recorder = recorder
         self._settings = settings
         self._caller = caller
@@ -117,6 +122,31 @@ class Subcalls:
             async with self._place.lent():
                 return await self._answer(call, child)
         return await self._answer(call, child)
+
+    async def use(self, call: ToolCall) -> Any:
+        """Call a function of the user, and record it.
+
+        Raises
+        ------
+        ToolError
+            It failed.
+        """
+        recorder = self._recorder
+        arguments = ", ".join(
+            [*(repr(value) for value in call.args), *(f"{k}={v!r}" for k, v in call.kwargs.items())]
+        )
+        span = recorder.start("tool", self.parent, function=call.name, arguments=arguments)
+        try:
+            value = await self._tools[call.name].use(self._loop, call.args, call.kwargs)
+        except asyncio.CancelledError:
+            recorder.end(span, "cancelled")
+            raise
+        except Exception as error:
+            kind, message = type(error).__name__, " ".join(str(error).split())
+            recorder.end(span, "error", error={"type": kind, "message": message})
+            raise ToolError(kind, message) from None
+        recorder.end(span, "ok", result=value if isinstance(value, str) else repr(value))
+        return value
 
     async def _answer(self, call: Call, child: bool) -> list[str]:
         if call.function.endswith("_batched"):

@@ -6,9 +6,10 @@ and the REPL are always on the handler's.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rlm_notebook import prompts
@@ -23,6 +24,7 @@ from rlm_notebook.repl.protocol import REPL, Execution
 from rlm_notebook.repl.subprocess import SubprocessREPL
 from rlm_notebook.settings import Settings
 from rlm_notebook.subcalls import Place, SubcallGate, Subcalls
+from rlm_notebook.tools import Tool
 from rlm_notebook.trace.recorder import Recorder
 
 
@@ -37,6 +39,9 @@ class Shared:
     gate: SubcallGate
     lookup: Callable[[str | None], LM]
     """Sub-model by name; None is the default one."""
+    loop: asyncio.AbstractEventLoop
+    """The loop of the root run, on which async tools run."""
+    tools: Mapping[str, Tool] = field(default_factory=dict)
     make_repl: Callable[[float | None], REPL] = SubprocessREPL
     """Takes the seconds that one block may run."""
 
@@ -89,6 +94,8 @@ class Run:
             self._run_child if self._can_recurse else None,
             place,
             span,
+            shared.tools,
+            shared.loop,
         )
         self._messages: list[Message] = []
         self._has_seen_output = False
@@ -106,9 +113,12 @@ class Run:
         shared, limit = self._shared, self._shared.settings.max_iterations
         run = shared.handler.run
         try:
-            await run(self._repl.start(self._context, self._subcalls.answer))
+            names = tuple(shared.tools)
+            repl, subcalls = self._repl, self._subcalls
+            await run(repl.start(self._context, subcalls.answer, names, subcalls.use))
+            tools = [(tool.signature, tool.description) for tool in shared.tools.values()]
             self._messages = [
-                prompts.system_prompt(can_recurse=self._can_recurse),
+                prompts.system_prompt(can_recurse=self._can_recurse, tools=tools),
                 prompts.first_message(self._question, describe(self._context), limit),
             ]
             for index in range(limit):

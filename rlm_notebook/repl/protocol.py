@@ -33,6 +33,29 @@ class Call:
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A call of a function of the user."""
+
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+class ToolError(RLMError):
+    """A function of the user failed: it is raised in the REPL code that called it.
+
+    Attributes
+    ----------
+    type
+        Name of the exception.
+    """
+
+    def __init__(self, type: str, message: str) -> None:
+        super().__init__(message)
+        self.type = type
+
+
+@dataclass(frozen=True)
 class Execution:
     """What running one code block gave."""
 
@@ -55,6 +78,9 @@ class Execution:
 OnCall = Callable[[Call], Awaitable[list[str]]]
 """Answers a sub-call: one text a prompt, in the order of the prompts."""
 
+OnTool = Callable[[ToolCall], Awaitable[Any]]
+"""Answers the call of a tool with plain data or a table; raises ToolError."""
+
 
 class REPL(Protocol):
     """Runs code blocks one after another in one namespace. Used on the handler's loop only."""
@@ -63,8 +89,14 @@ class REPL(Protocol):
     def name(self) -> str:
         """Shown in the trace."""
 
-    async def start(self, context: Any, on_call: OnCall) -> None:
-        """Make the REPL ready; ``context`` becomes its variable.
+    async def start(
+        self,
+        context: Any,
+        on_call: OnCall,
+        tools: tuple[str, ...] = (),
+        on_tool: OnTool | None = None,
+    ) -> None:
+        """Make the REPL ready; ``context`` becomes its variable, ``tools`` its functions.
 
         Raises
         ------

@@ -22,7 +22,16 @@ from typing import Any, TypeVar
 
 from rlm_notebook.errors import REPLError
 from rlm_notebook.repl import frames
-from rlm_notebook.repl.protocol import FUNCTIONS, Call, Execution, OnCall, SubcallError
+from rlm_notebook.repl.protocol import (
+    FUNCTIONS,
+    Call,
+    Execution,
+    OnCall,
+    OnTool,
+    SubcallError,
+    ToolCall,
+    ToolError,
+)
 
 WORKER = Path(__file__).with_name("worker.py")
 START_SECONDS = 30.0
@@ -76,13 +85,22 @@ class SubprocessREPL:
         self._directory: Path | None = None
         self._context: Any = None
         self._on_call: OnCall | None = None
+        self._tools: tuple[str, ...] = ()
+        self._on_tool: OnTool | None = None
         self._answer: Answer | None = None
         self._write_lock = asyncio.Lock()
         self._broken = ""
 
-    async def start(self, context: Any, on_call: OnCall) -> None:
-        """Start the process and give it the context."""
+    async def start(
+        self,
+        context: Any,
+        on_call: OnCall,
+        tools: tuple[str, ...] = (),
+        on_tool: OnTool | None = None,
+    ) -> None:
+        """Start the process, give it the context and the names of the tools."""
         self._context, self._on_call = context, on_call
+        self._tools, self._on_tool = tools, on_tool
         try:
             await self._spawn()
         except BaseException:
@@ -199,6 +217,8 @@ class SubprocessREPL:
             ready = None
         if ready is None:
             raise REPLError(f"the REPL process did not start: {await self._died()}")
+        if self._tools:
+            await self._send({"op": "tools", "names": list(self._tools)}, [])
         if isinstance(self._context, str):
             text = await asyncio.to_thread(frames.to_bytes, self._context)
             await self._send({"op": "context", "pickled": False}, [text])
@@ -229,10 +249,11 @@ class SubprocessREPL:
         try:
             while True:
                 header, texts = await _frame(reader)
-                if header["op"] == "call":
+                if header["op"] in ("call", "tool"):
                     if not self._calls:
                         self._waiting_since = asyncio.get_running_loop().time()
-                    task = asyncio.create_task(self._reply(header, texts))
+                    reply = self._reply if header["op"] == "call" else self._tool_reply
+                    task = asyncio.create_task(reply(header, texts))
                     self._calls.add(task)
                     task.add_done_callback(self._replied)
                 elif self._answer is not None and not self._answer.done():
@@ -266,6 +287,29 @@ class SubprocessREPL:
             data = [frames.to_bytes(answer) for answer in answers]
         with contextlib.suppress(ConnectionError):
             await self._send(reply, data)
+
+    async def _tool_reply(self, header: dict[str, Any], texts: list[bytes]) -> None:
+        """Arguments come as JSON; what the tool returned goes back as the context did."""
+        number = header.get("id")
+        try:
+            value = await self._use(header, texts)
+            data = [await asyncio.to_thread(pickle.dumps, value, 5)]
+            reply: dict[str, Any] = {"op": "reply", "id": number, "pickled": True}
+        except ToolError as error:
+            reply = {"op": "reply", "id": number, "error": str(error), "type": error.type}
+            data = []
+        with contextlib.suppress(ConnectionError):
+            await self._send(reply, data)
+
+    async def _use(self, header: dict[str, Any], texts: list[bytes]) -> Any:
+        try:
+            args, kwargs = json.loads(texts[0])
+            call = ToolCall(str(header["name"]), list(args), dict(kwargs))
+        except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
+            raise ToolError("RuntimeError", f"bad call: {error}") from None
+        if self._on_tool is None or call.name not in self._tools:
+            raise ToolError("NameError", f"no function {call.name!r}")
+        return await self._on_tool(call)
 
     async def _died(self) -> str:
         """Clean up after a process that ended; say how it ended."""

@@ -42,7 +42,7 @@ REPR_CAP = 60
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
-Inbox = queue.SimpleQueue[tuple[dict[str, Any], list[str]]]
+Inbox = queue.SimpleQueue[tuple[dict[str, Any], list[bytes]]]
 
 
 class Channel:
@@ -63,21 +63,21 @@ class Channel:
         with self._lock:
             self._sock.sendall(data)
 
-    def request(self, header: dict[str, Any], texts: list[bytes]) -> list[str]:
-        """Send a sub-call and wait for its answers."""
+    def request(self, header: dict[str, Any], texts: list[bytes]) -> list[bytes]:
+        """Send a sub-call, or the call of a tool, and wait for its answers."""
         if os.getpid() != self._pid:
             raise RuntimeError(
-                f"{header['function']} works in the REPL's own process only, not in a process that "
+                f"{header.get('function', header.get('name'))} works in the REPL's own process only, not in a process that "
                 "the code started: use threads, or llm_query_batched"
             )
         number = next(self._ids)
         inbox: Inbox = queue.SimpleQueue()
         self._waiting[number] = inbox
-        self.send({"op": "call", "id": number, **header}, texts)
+        self.send({**header, "id": number}, texts)
         reply, answers = inbox.get()
         del self._waiting[number]
-        if reply.get("error"):
-            raise RuntimeError(reply["error"])
+        if "error" in reply:
+            raise _exception(reply.get("type"), reply["error"])
         return answers
 
     def read_forever(self) -> None:
@@ -93,7 +93,7 @@ class Channel:
                 if header["op"] == "reply":
                     inbox = self._waiting.get(header["id"])
                     if inbox is not None:
-                        inbox.put((header, [text.decode() for text in texts]))
+                        inbox.put((header, texts))
                 else:
                     self.tasks.put((header, texts))
         except (EOFError, OSError):
@@ -201,8 +201,27 @@ class Interpreter:
             if not isinstance(prompt, str)
         ]
         texts = [frames.to_bytes(p) if isinstance(p, str) else b"" for p in prompts]
-        header = {"function": function, "model": model, "invalid": invalid}
-        return self.channel.request(header, texts)
+        header = {"op": "call", "function": function, "model": model, "invalid": invalid}
+        return [answer.decode() for answer in self.channel.request(header, texts)]
+
+    def add_tools(self, names: list[str]) -> None:
+        """Functions of the user; they run in the user's process."""
+        for name in names:
+            self.reserved[name] = self.namespace[name] = self._tool(name)
+
+    def _tool(self, name: str) -> Any:
+        def tool(*args: Any, **kwargs: Any) -> Any:
+            try:
+                sent = json.dumps([args, kwargs], allow_nan=True)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise TypeError(
+                    f"{name} takes plain data (str, numbers, lists, dicts): {error}"
+                ) from None
+            (data,) = self.channel.request({"op": "tool", "name": name}, [frames.to_bytes(sent)])
+            return pickle.loads(data)
+
+        tool.__name__ = tool.__qualname__ = name
+        return tool
 
     def set_context(self, value: Any) -> None:
         self.reserved["context"] = self.namespace["context"] = value
@@ -286,6 +305,17 @@ class Interpreter:
         return notes
 
 
+def _exception(kind: Any, message: str) -> Exception:
+    """The exception of that name, if it is one of Python's own that takes a message."""
+    found = getattr(builtins, str(kind), None)
+    if isinstance(found, type) and issubclass(found, Exception):
+        try:
+            return found(message)
+        except TypeError:
+            pass  # UnicodeDecodeError and the like want more
+    return RuntimeError(f"{kind}: {message}" if kind else message)
+
+
 def _error(raised: BaseException, filename: str) -> tuple[dict[str, str], str]:
     """Type, message, and the traceback from the first frame of the block's own code on."""
     frame = raised.__traceback__
@@ -347,6 +377,8 @@ def main() -> None:
         if header["op"] == "context":
             value = pickle.loads(texts[0]) if header["pickled"] else texts[0].decode()
             interpreter.set_context(value)
+        elif header["op"] == "tools":
+            interpreter.add_tools(header["names"])
         elif header["op"] == "exec":
             channel.send(*interpreter.run(texts[0].decode()))
         elif header["op"] == "variable":

@@ -14,9 +14,10 @@ import msgspec
 FORMAT_VERSION = 1
 """Version of the file format; files of this version open in later ones."""
 
-Kind = Literal["run", "turn", "lm_call", "code", "batch", "slot"]
+Kind = Literal["run", "turn", "lm_call", "code", "batch", "slot", "tool"]
 """``run`` > ``turn`` > ``lm_call`` and ``code``; ``code`` > ``batch`` > ``slot``, single sub-calls
-(``lm_call``) and child runs (``run``, under the ``slot`` or ``code`` that started them)."""
+(``lm_call``), child runs (``run``, under the ``slot`` or ``code`` that started them), and
+functions of the user (``tool``)."""
 
 State = Literal[
     "waiting",  # submitted, not started (in a queue)
@@ -198,6 +199,17 @@ class BatchAttrs(TypedDict, total=False):
     limit: int
     """``batch_max_concurrent`` or ``max_concurrent_subcalls``."""
     model: str
+
+
+class ToolAttrs(TypedDict, total=False):
+    """One call of a function of the user."""
+
+    function: str
+    arguments: str
+    """As Python shows them."""
+    # at the end:
+    result: str
+    error: ErrorInfo
 
 
 class CodeAttrs(TypedDict, total=False):

@@ -192,6 +192,8 @@ def fields(span: Span) -> list[Field]:
         "\n".join(_attempt(n, each, span) for n, each in enumerate(span.attempts, start=1)),
     )
     add("note", attrs.get("note"))
+    add("arguments", attrs.get("arguments"), code=True)
+    add("result", attrs.get("result"), code=True)
     add("question", attrs.get("question"))
     add("context", attrs.get("context"))
     add("code", attrs.get("code"), code=True)
@@ -262,6 +264,9 @@ def _detail(span: Span) -> Any:
     if span.kind == "code":
         lines = (line.strip() for line in str(attrs.get("code") or "").splitlines())
         return next((line for line in lines if line and not line.startswith("#")), "")
+    if span.kind == "tool":
+        result = f" → {text_of(attrs['result'])}" if "result" in attrs else ""
+        return f"({text_of(attrs.get('arguments'))}){result}"
     if span.kind == "batch":
         return f"{attrs.get('size')} prompts, {attrs.get('limit')} at once"
     if span.open and span.attempts:

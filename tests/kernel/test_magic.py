@@ -253,3 +253,12 @@ def test_settings_of_providers_come_from_a_variable_and_show_no_secret(
     kernel.run("%rlm_config --reset")
     bad = kernel.run("%rlm_config --providers nonesuch")
     assert "write JSON" in bad.error
+
+
+def test_functions_of_the_user_are_given_by_name(kernel: Kernel) -> None:
+    kernel.run("def shout(text: str) -> str:\n    return text.upper() + '!'")
+    kernel.run("tool = FakeLM(answering('shout(context[:3])'))")
+    ran = kernel.run("%%rlm --context corpus --model tool --tools shout\nwhat?")
+    assert ran.value.startswith("THE!")
+    bad = kernel.run("%%rlm --context corpus --model tool --tools nope\nwhat?")
+    assert "--tools: no function nope: define it first" in bad.error
