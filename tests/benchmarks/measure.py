@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, TextIO
 
-from tests.benchmarks import our_run
+from tests.benchmarks import our_run, repl
 from tests.benchmarks.contestants import CONTESTANTS, LANES, Outcome
 from tests.benchmarks.schedule import (
     bimodal,
@@ -220,6 +220,18 @@ def growth_children(workers: Workers, server: OpenAIServer) -> list[Row]:
     return [row("growth_children", many, "s", f"{CHILDREN[0]} children", few)]
 
 
+def repl_costs(rounds: int) -> list[Row]:
+    """What a REPL costs without a language model: see :mod:`tests.benchmarks.repl`."""
+    found = repl.measure(rounds)
+    reference = found["rlms_local"]
+    return [
+        row(_named(name, who), value, "ms", "rlms_local", reference[name])
+        for name in reference
+        for who, values in found.items()
+        for value in [values[name]]
+    ]
+
+
 def load_ext(rounds: int) -> list[Row]:
     """Seconds of ``%load_ext rlm_notebook`` alone, each in a fresh IPython."""
     code = (
@@ -296,6 +308,8 @@ def main() -> None:
             rows += side_by_side(server, rounds, wanted, log)
         if wanted("rate_limited_finish", "rate_limited_lost"):
             rows += rate_limited(log)
+        if wanted("repl_first_block", "repl_round_trip", "repl_batch_1000"):
+            rows += repl_costs(rounds)
         if wanted("load_ext"):
             rows += load_ext(rounds)
         if wanted("click_latency", "event_to_browser"):
