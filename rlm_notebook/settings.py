@@ -133,6 +133,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             description="seconds that a code block may run; waiting for its sub-calls does not count"
         ),
     ] = 120.0
+    repl_memory: Annotated[
+        Positive | None, msgspec.Meta(description="GiB of memory that a REPL process may take")
+    ] = 16.0
     output_limit: Annotated[
         int, msgspec.Meta(ge=200, description="characters of REPL output shown to the root model")
     ] = 20_000

@@ -42,8 +42,8 @@ class Shared:
     loop: asyncio.AbstractEventLoop
     """The loop of the root run, on which async tools run."""
     tools: Mapping[str, Tool] = field(default_factory=dict)
-    make_repl: Callable[[float | None], REPL] = SubprocessREPL
-    """Takes the seconds that one block may run."""
+    make_repl: Callable[[float | None, float | None], REPL] = SubprocessREPL
+    """Takes the seconds that one block may run, and the GiB of its process."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Run:
         self._span = span
         self._depth = depth
         self._can_recurse = depth + 1 < shared.settings.max_depth
-        self._repl = shared.make_repl(shared.settings.block_timeout)
+        self._repl = shared.make_repl(shared.settings.block_timeout, shared.settings.repl_memory)
         self._subcalls = Subcalls(
             shared.recorder,
             shared.settings,

@@ -70,12 +70,15 @@ class SubprocessREPL:
     block_timeout
         Seconds that one block may run; the time in which it has sub-calls under way does not
         count. None: no limit.
+    memory
+        GiB of address space that the process may take. None: no limit.
     """
 
     name = "subprocess"
 
-    def __init__(self, block_timeout: float | None = None) -> None:
+    def __init__(self, block_timeout: float | None = None, memory: float | None = None) -> None:
         self._block_timeout = block_timeout
+        self._memory = int((memory or 0) * (1 << 30))
         self._waited = 0.0
         self._waiting_since: float | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -186,7 +189,8 @@ class SubprocessREPL:
                 outputs.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
                 path.unlink()
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-X", "utf8", str(WORKER), str(theirs.fileno())),
+                *(sys.executable, "-P", "-X", "utf8", str(WORKER)),
+                *(str(theirs.fileno()), str(self._memory)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=outputs[0],
                 stderr=outputs[1],
@@ -350,7 +354,13 @@ def _environment(home: Path) -> dict[str, str]:
         for name, value in os.environ.items()
         if name in ENVIRONMENT or name.startswith("LC_")
     }
-    return {**kept, "HOME": str(home), "MPLBACKEND": "agg", "PYTHONHASHSEED": "0"}
+    own = {
+        "HOME": str(home),
+        "MPLBACKEND": "agg",
+        "PYTHONHASHSEED": "0",
+        "BROWSER": "true",  # the program: what would open a browser starts that
+    }
+    return {**kept, **own}
 
 
 async def _frame(reader: asyncio.StreamReader) -> tuple[dict[str, Any], list[bytes]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import builtins
+import contextlib
 import importlib.util
 import inspect
 import io
@@ -24,6 +25,7 @@ import socket
 import sys
 import threading
 import traceback
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,9 @@ else:
 OUTPUT_CAP = 4 * 1024 * 1024
 """Bytes of stdout, and of stderr, that are kept of one block: head and tail."""
 REPR_CAP = 60
+FILE_CAP = 1 << 30
+"""Bytes of the largest file that the code may write, its output included."""
+OPEN_FILES = 1_024
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
@@ -161,7 +166,10 @@ class Interpreter:
         self.channel = channel
         self.capture = Capture()
         self.answer: dict[str, Any] = {"content": None, "ready": False}
-        self.namespace: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
+        # A module, so that what the code defines can be pickled (multiprocessing wants that).
+        self._module = sys.modules["__main__"] = types.ModuleType("__main__")
+        self.namespace: dict[str, Any] = self._module.__dict__
+        self.namespace["__builtins__"] = builtins
         self.reserved: dict[str, Any] = {
             "context": None,
             "answer": self.answer,
@@ -274,7 +282,7 @@ class Interpreter:
         return header, [stdout, stderr, frames.to_bytes(trace), content]
 
     def _execute(self, code: str, filename: str) -> None:
-        tree = ast.parse(code, filename)
+        tree = ast.parse(code.removeprefix("\ufeff"), filename)
         last: ast.Expression | None = None
         if tree.body and isinstance(tree.body[-1], ast.Expr):
             last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
@@ -300,6 +308,9 @@ class Interpreter:
                 if name != "answer" or not isinstance(given, dict):
                     notes.append(f"`{name}` is reserved: it was restored")
                 self.namespace[name] = original
+        if not callable(self.namespace.get("print", print)):
+            del self.namespace["print"]
+            notes.append("`print` is the function to show something with: it was restored")
         self.answer.setdefault("content", None)
         self.answer.setdefault("ready", False)
         return notes
@@ -327,6 +338,11 @@ def _error(raised: BaseException, filename: str) -> tuple[dict[str, str], str]:
         lines = traceback.format_exception(type(raised), raised, frame)
     except Exception:  # a __str__ of the model's own that raises
         message, lines = "", [name]
+    if isinstance(raised, SyntaxError) and (raised.text or "").lstrip().startswith(("%", "!")):
+        message = f"{message.strip()}: this is plain Python, without %magics and !commands"
+        lines.append(f"({message})")
+    if isinstance(raised, MemoryError):
+        message = message or "the REPL's memory limit was reached"
     if isinstance(raised, SystemExit):
         message = "the code called exit; the REPL goes on"
     return {"type": name, "message": message.strip().split("\n")[0][:500]}, "".join(lines)
@@ -363,9 +379,31 @@ def _short(value: Any) -> str:
     return ""
 
 
+def _limit(memory: int) -> None:
+    """Keep the process from taking all of the machine. ``memory`` in bytes, 0 is no limit."""
+    try:
+        import resource
+    except ImportError:
+        return  # not on Windows
+    wanted = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": FILE_CAP, "RLIMIT_NOFILE": OPEN_FILES}
+    if memory:
+        wanted["RLIMIT_AS"] = memory
+    for name, value in wanted.items():
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        if hard != resource.RLIM_INFINITY:
+            value = min(value, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(kind, (value, hard))
+
+
 def main() -> None:
-    """Serve the parent on the socket whose file descriptor is the first argument."""
+    """Serve the parent on the socket whose file descriptor is the first argument.
+
+    The second one is the memory limit in bytes.
+    """
     sock = socket.socket(fileno=int(sys.argv[1]))
+    _limit(int(sys.argv[2]))
     sock.set_inheritable(False)
     sys.argv = [""]
     channel = Channel(sock)

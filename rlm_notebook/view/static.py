@@ -44,6 +44,7 @@ BAR = 25
 WAIT, RUN, BAD, LIVE, IDLE = "rgba(59,130,196,0.3)", "#3b82c4", "#d64545", "#e0932f", "#9aa0a6"
 _BARS = {"ok": RUN, "empty": RUN, "null": RUN, "error": BAD, "running": LIVE}
 _PARTS = {"failed": "rgba(214,69,69,0.75)", "pause": "rgba(154,160,166,0.9)", "hedge": LIVE}
+_PART_WORDS = {"failed": "failed request", "pause": "back-off", "hedge": "second request"}
 _STATES = {"ok": "#3f9142", "error": BAD, "interrupted": BAD, "null": BAD, "running": LIVE}
 _GREY = "#808890"
 _MARK = "opacity:0.8;border-left:2px solid"  # no colour: that of the text, on light and dark
@@ -202,7 +203,7 @@ class _Writer:
             pieces += _piece(at(span.submitted), (start - span.submitted) * 100 / length, WAIT)
         if span.started is not None:
             pieces += _piece(at(start), (stop - start) * 100 / length, _BARS.get(span.state, IDLE))
-            for part in pieces_of(span):
+            for part in sorted(pieces_of(span), key=lambda part: part.kind != "pause"):
                 left, wide = at(part.begin / MS), (part.end - part.begin) / MS * 100 / length
                 pieces += _piece(left, wide, _PARTS.get(part.kind, IDLE), part.kind == "hedge")
             if axis is not None and axis.approximate_latency is not None:
@@ -219,7 +220,7 @@ class _Writer:
         if any(slot.attempts for slot in batch.slots):
             parts += [
                 f"{_span('', f'{box};background:{_PARTS[kind]}')} {words}"
-                for kind, words in (("failed", "failed request"), ("pause", "back-off"))
+                for kind, words in _PART_WORDS.items()
             ]
         if batch.approximate_latency is not None:
             mark = _span("", f"display:inline-block;height:11px;{_MARK}")
