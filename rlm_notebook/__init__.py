@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from rlm_notebook.errors import RLMError
     from rlm_notebook.result import Result
     from rlm_notebook.rlm import RLM
+    from rlm_notebook.sessions import Session
     from rlm_notebook.trace.trace import Trace
 
 __version__ = "0.1.0"
-__all__ = ["RLM", "RLMError", "Result", "Trace", "__version__", "load_ipython_extension"]
+__all__ = ["RLM", "RLMError", "Result", "Session", "Trace", "__version__", "load_ipython_extension"]
 
 _HOMES = {
     "RLM": "rlm_notebook.rlm",
     "RLMError": "rlm_notebook.errors",
     "Result": "rlm_notebook.result",
+    "Session": "rlm_notebook.sessions",
     "Trace": "rlm_notebook.trace.trace",
 }
 

@@ -30,6 +30,7 @@ from rlm_notebook.limits import RunLimits
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.result import Outcome, Result
 from rlm_notebook.retry import RetryPolicy
+from rlm_notebook.sessions import Session
 from rlm_notebook.settings import Settings, recorded
 from rlm_notebook.subcalls import SubcallGate
 from rlm_notebook.tools import Tool
@@ -60,6 +61,8 @@ class LiveRun:
         LM by ``provider/model``; None is the default sub-model.
     tools
         The user's own functions in the REPL, by name.
+    session
+        Keeps the REPL for the next run.
     trace
         File to write; default: a new one in ``settings.trace_dir``. An existing file is never
         overwritten: the name gets a number.
@@ -80,17 +83,21 @@ class LiveRun:
         lookup: Callable[[str | None], LM],
         trace: str | Path | None = None,
         tools: Mapping[str, Tool] | None = None,
+        session: Session | None = None,
     ) -> None:
         self.question = clean(question.strip())
         if not self.question:
             raise UsageError("there is no question: write one")
         context = opened(context)
         check_context(context)
+        if session is not None:
+            session.check_free()
         self._lm = lm
         self._context = context
         self._settings = settings
         self._lookup = lookup
         self._tools = tools or {}
+        self._session = session
         self._handler = handler()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Result] | None = None
@@ -99,7 +106,11 @@ class LiveRun:
         """Set when the run has ended, however it ended."""
         self._recorder = Recorder(
             engine=f"rlm_notebook {_version('rlm-notebook')}",
-            settings={**recorded(settings), "tools": list(self._tools)},
+            settings={
+                **recorded(settings),
+                "tools": list(self._tools),
+                "session": session.name if session is not None else None,
+            },
             packages=_packages(),
         )
         self._write_to(_trace_path(trace, settings.trace_dir))
@@ -143,6 +154,12 @@ class LiveRun:
             It was cancelled from outside, for instance by an interrupt. It has cleaned up, and
             ``self.result`` is set.
         """
+        if self._session is not None:
+            try:
+                self._session.take()
+            except UsageError:
+                self._recorder.close()
+                raise
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._run())
         ticker = asyncio.create_task(_tick())
@@ -158,6 +175,9 @@ class LiveRun:
             raise
         finally:
             ticker.cancel()
+            if self._session is not None:
+                answer = self.result.answer if self.result is not None else None
+                self._session.give_back(self.question, answer)
             if pump is not None:
                 pump.cancel()
             self._recorder.close()
@@ -184,6 +204,7 @@ class LiveRun:
             self._lookup,
             asyncio.get_running_loop(),
             self._tools,
+            self._session,
         )
         span = start_run(shared, self._lm, self._context, self.question)
         run = Run(shared, self._lm, context=self._context, question=self.question, span=span)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rlm_notebook.display import CellView, CellViews
     from rlm_notebook.live import LiveRun
     from rlm_notebook.result import Result
+    from rlm_notebook.sessions import Session
 
 
 class RLMInterrupt(KeyboardInterrupt):
@@ -72,6 +73,12 @@ def _cell_parser() -> OptionParser:
         metavar="NAMES",
         help="functions of yours that the model's code may call, for instance fetch_page,score",
     )
+    group.add_argument(
+        "--session",
+        metavar="NAME",
+        help="keep the REPL between cells: its variables, context_0, context_1..., history; "
+        "%%rlm_sessions lists and closes them",
+    )
     group.add_argument("--out", metavar="NAME", help="variable that gets the result")
     group.add_argument("--trace", metavar="PATH", help="file to write the trace to")
     group.add_argument(
@@ -100,6 +107,7 @@ class RLMMagics(Magics):
         super().__init__(shell)
         self._configured = RLMSettings(parent=shell)
         self._set: dict[str, Any] = {}
+        self._sessions: dict[str, Session] = {}
         self._background: dict[int, BackgroundRun] = {}
         self._views: CellViews | None = None
         self._hinted = False
@@ -134,7 +142,7 @@ class RLMMagics(Magics):
         tools = self._tools(given.tools)
         rlm = RLM(tools=tools, **self._with_models({**self._defaults(), **given_settings(given)}))
         context = find_context(given.context, self.shell.user_ns)
-        live = rlm.prepare(context, cell, trace=given.trace)
+        live = rlm.prepare(context, cell, trace=given.trace, session=self._session(given.session))
         self._hint_old_kernel(given.background)
         shown = self._cell_views().show(live)
         keep = self._keeper(given.out)
@@ -216,6 +224,34 @@ class RLMMagics(Magics):
                 chosen[name] = value
         return chosen
 
+    def _session(self, name: str | None) -> Session | None:
+        if name is None:
+            return None
+        from rlm_notebook.sessions import Session
+
+        return self._sessions.setdefault(name, Session(name))
+
+    @line_magic
+    def rlm_sessions(self, line: str) -> None:
+        """List the sessions; ``%rlm_sessions --close NAME``, or ``--close`` alone for all."""
+        words = line.split()
+        if words and words[0] != "--close":
+            raise UsageError(f"%rlm_sessions: unknown option {words[0]}; there is: --close [NAME]")
+        unknown = [name for name in words[1:] if name not in self._sessions]
+        if unknown:
+            names = ", ".join(self._sessions) or "none"
+            raise UsageError(f"%rlm_sessions: no session {unknown[0]}; there are: {names}")
+        if words:
+            for name in words[1:] or list(self._sessions):
+                self._sessions.pop(name).close()
+                print(f"closed {name}")
+            return
+        for session in self._sessions.values():
+            variables = ", ".join(variable[0] for variable in session.variables) or "no variables"
+            print(f"{session.name}: {len(session.history)} answers; {variables}")
+        if not self._sessions:
+            print("there is no session: %%rlm --session NAME begins one")
+
     def _tools(self, names: str | None) -> dict[str, Any]:
         wanted = [name.strip() for name in (names or "").split(",") if name.strip()]
         missing = [name for name in wanted if name not in self.shell.user_ns]
@@ -287,6 +323,6 @@ def unload(shell: InteractiveShell) -> None:
     if transform_cell in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(transform_cell)
     shell.magics_manager.registry.pop(REGISTERED, None)
-    for kind, names in (("cell", ("rlm",)), ("line", ("rlm_config", "rlm_stop"))):
+    for kind, names in (("cell", ("rlm",)), ("line", ("rlm_config", "rlm_stop", "rlm_sessions"))):
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)

@@ -13,6 +13,7 @@ from rlm_notebook.handler import handler
 from rlm_notebook.live import LiveRun
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.result import Result
+from rlm_notebook.sessions import Session
 from rlm_notebook.settings import Settings, make_settings, provider_settings
 from rlm_notebook.tools import make_tools
 
@@ -77,13 +78,20 @@ class RLM:
                 f"simulate works with {_BUILTIN} models only, not with {lms[0].name}: leave it out"
             )
 
-    def completion(self, context: Any, question: str, *, trace: str | Path | None = None) -> Result:
+    def completion(
+        self,
+        context: Any,
+        question: str,
+        *,
+        trace: str | Path | None = None,
+        session: Session | None = None,
+    ) -> Result:
         """Answer ``question`` about ``context``; blocks until there is an answer.
 
         Works in scripts, in threads, and where an event loop is running already (there the run
         goes on the handler thread). The parameters are those of :meth:`acompletion`.
         """
-        work = self.acompletion(context, question, trace=trace)
+        work = self.acompletion(context, question, trace=trace, session=session)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -94,7 +102,12 @@ class RLM:
         return handler().block(work)
 
     async def acompletion(
-        self, context: Any, question: str, *, trace: str | Path | None = None
+        self,
+        context: Any,
+        question: str,
+        *,
+        trace: str | Path | None = None,
+        session: Session | None = None,
     ) -> Result:
         """Answer ``question`` about ``context`` on the running loop.
 
@@ -107,6 +120,8 @@ class RLM:
             What to find out.
         trace
             Where to write the trace; default: a new file in ``settings.trace_dir``.
+        session
+            Keeps the REPL, with its variables, for the next run.
 
         Returns
         -------
@@ -121,12 +136,19 @@ class RLM:
             The run failed, for instance because the root model cannot be reached; its
             ``result`` holds the trace.
         """
-        result = await self.prepare(context, question, trace=trace).go()
+        result = await self.prepare(context, question, trace=trace, session=session).go()
         for warning in result.warnings:
             warnings.warn(warning, RuntimeWarning, stacklevel=2)
         return result
 
-    def prepare(self, context: Any, question: str, *, trace: str | Path | None = None) -> LiveRun:
+    def prepare(
+        self,
+        context: Any,
+        question: str,
+        *,
+        trace: str | Path | None = None,
+        session: Session | None = None,
+    ) -> LiveRun:
         """A run that can be watched and stopped: ``await run.go()`` starts it."""
         return LiveRun(
             self._lookup(self.settings.model),
@@ -136,6 +158,7 @@ class RLM:
             lookup=self._lookup,
             trace=trace,
             tools=self.tools,
+            session=session,
         )
 
     def _lookup(self, name: str | None) -> LM:

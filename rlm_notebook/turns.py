@@ -22,6 +22,7 @@ from rlm_notebook.parsing import Final, Reply, parse_reply, without_thinking
 from rlm_notebook.repl.output import shown
 from rlm_notebook.repl.protocol import REPL, Execution
 from rlm_notebook.repl.subprocess import SubprocessREPL
+from rlm_notebook.sessions import Session
 from rlm_notebook.settings import Settings
 from rlm_notebook.subcalls import Place, SubcallGate, Subcalls
 from rlm_notebook.tools import Tool
@@ -42,6 +43,8 @@ class Shared:
     loop: asyncio.AbstractEventLoop
     """The loop of the root run, on which async tools run."""
     tools: Mapping[str, Tool] = field(default_factory=dict)
+    session: Session | None = None
+    """Keeps the REPL of the root run."""
     make_repl: Callable[[float | None, float | None], REPL] = SubprocessREPL
     """Takes the seconds that one block may run, and the GiB of its process."""
 
@@ -85,7 +88,11 @@ class Run:
         self._span = span
         self._depth = depth
         self._can_recurse = depth + 1 < shared.settings.max_depth
-        self._repl = shared.make_repl(shared.settings.block_timeout, shared.settings.repl_memory)
+        session = shared.session if depth == 0 else None
+        self._session = session
+        make: Callable[[float | None, float | None], REPL]
+        make = shared.make_repl if session is None else session.repl
+        self._repl = make(shared.settings.block_timeout, shared.settings.repl_memory)
         self._subcalls = Subcalls(
             shared.recorder,
             shared.settings,
@@ -119,7 +126,7 @@ class Run:
             tools = [(tool.signature, tool.description) for tool in shared.tools.values()]
             self._messages = [
                 prompts.system_prompt(can_recurse=self._can_recurse, tools=tools),
-                prompts.first_message(self._question, describe(self._context), limit),
+                prompts.first_message(self._question, self._described(), limit),
             ]
             for index in range(limit):
                 if await self._turn(index):
@@ -128,6 +135,10 @@ class Run:
             return self.ending
         finally:
             await run(self._repl.close())
+
+    def _described(self) -> str:
+        session = self._session
+        return describe(self._context) + (session.describe() if session is not None else "")
 
     async def _turn(self, index: int) -> bool:
         """One turn; True if it gave the answer."""

@@ -86,7 +86,8 @@ class SubprocessREPL:
         self._reading: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._directory: Path | None = None
-        self._context: Any = None
+        self._contexts: list[Any] = []
+        self._history: list[dict[str, Any]] | None = None
         self._on_call: OnCall | None = None
         self._tools: tuple[str, ...] = ()
         self._on_tool: OnTool | None = None
@@ -100,12 +101,22 @@ class SubprocessREPL:
         on_call: OnCall,
         tools: tuple[str, ...] = (),
         on_tool: OnTool | None = None,
+        *,
+        history: list[dict[str, Any]] | None = None,
     ) -> None:
-        """Start the process, give it the context and the names of the tools."""
-        self._context, self._on_call = context, on_call
+        """Start the process, give it the context and the names of the tools.
+
+        With a ``history`` (a session) it may be called again: the process then gets one more
+        context, and keeps its variables.
+        """
+        self._contexts = [context] if history is None else [*self._contexts, context]
+        self._history, self._on_call = history, on_call
         self._tools, self._on_tool = tools, on_tool
         try:
-            await self._spawn()
+            if self._process is None:
+                await self._spawn()
+            else:
+                await self._send_context(len(self._contexts) - 1)
         except BaseException:
             await self.close()
             raise
@@ -221,14 +232,23 @@ class SubprocessREPL:
             ready = None
         if ready is None:
             raise REPLError(f"the REPL process did not start: {await self._died()}")
+        for number in range(len(self._contexts)):
+            await self._send_context(number)
+
+    async def _send_context(self, number: int) -> None:
         if self._tools:
             await self._send({"op": "tools", "names": list(self._tools)}, [])
-        if isinstance(self._context, str):
-            text = await asyncio.to_thread(frames.to_bytes, self._context)
-            await self._send({"op": "context", "pickled": False}, [text])
-        else:
-            data = await asyncio.to_thread(pickle.dumps, self._context, 5)
-            await self._send({"op": "context", "pickled": True}, [data])
+        context = self._contexts[number]
+        pickled = not isinstance(context, str)
+        data = (
+            await asyncio.to_thread(pickle.dumps, context, 5)
+            if pickled
+            else await asyncio.to_thread(frames.to_bytes, context)
+        )
+        header: dict[str, Any] = {"op": "context", "pickled": pickled}
+        if self._history is not None:
+            header |= {"number": number, "history": self._history}
+        await self._send(header, [data])
 
     async def _ask(
         self, header: dict[str, Any], texts: list[bytes]

@@ -231,8 +231,15 @@ class Interpreter:
         tool.__name__ = tool.__qualname__ = name
         return tool
 
-    def set_context(self, value: Any) -> None:
+    def begin(self, value: Any, number: int | None, history: Any) -> None:
+        """A run begins; ``number`` counts the contexts of a session."""
         self.reserved["context"] = self.namespace["context"] = value
+        self.answer.clear()
+        self.answer.update(content=None, ready=False)
+        if number is not None:
+            name = f"context_{number}"
+            self.reserved[name] = self.namespace[name] = value
+            self.reserved["history"] = self.namespace["history"] = history
 
     def show_vars(self) -> str:
         """The user's variables, one a line."""
@@ -414,7 +421,7 @@ def main() -> None:
         header, texts = channel.tasks.get()
         if header["op"] == "context":
             value = pickle.loads(texts[0]) if header["pickled"] else texts[0].decode()
-            interpreter.set_context(value)
+            interpreter.begin(value, header.get("number"), header.get("history"))
         elif header["op"] == "tools":
             interpreter.add_tools(header["names"])
         elif header["op"] == "exec":

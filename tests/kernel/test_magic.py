@@ -262,3 +262,12 @@ def test_functions_of_the_user_are_given_by_name(kernel: Kernel) -> None:
     assert ran.value.startswith("THE!")
     bad = kernel.run("%%rlm --context corpus --model tool --tools nope\nwhat?")
     assert "--tools: no function nope: define it first" in bad.error
+
+
+def test_a_session_keeps_its_variables_between_cells(kernel: Kernel) -> None:
+    kernel.run("one = FakeLM(block('x = 42'), answering('1'))\ntwo = FakeLM(answering('x + 1'))")
+    kernel.run("%%rlm --context corpus --model one --session s\nq")
+    assert kernel.run("%%rlm --context corpus --model two --session s\nq").value.startswith("43")
+    assert kernel.run("%rlm_sessions").stdout == "s: 2 answers; x\n"
+    assert kernel.run("%rlm_sessions --close").stdout == "closed s\n"
+    assert "there is no session" in kernel.run("%rlm_sessions").stdout
