@@ -109,6 +109,9 @@ def describe(value: Any) -> str:
     if is_messages(value):
         total = sum(len(str(message.get("content") or "")) for message in value)
         return f"a list of {_count(value, 'chat message')} (role, content), {total:,} characters"
+    if isinstance(value, Mapping) and len(value) <= _KEYS_SHOWN and not _is_flat(value.values()):
+        each = "; ".join(f"{_short(key)}: {_describe_item(item)}" for key, item in value.items())
+        return f"a dict of {_count(value, 'key')}: {each}"
     if isinstance(value, Mapping):
         shown = ", ".join(_short(key) for key in itertools.islice(value, _KEYS_SHOWN))
         more = ", ..." if len(value) > _KEYS_SHOWN else ""
@@ -178,6 +181,18 @@ def _guessed(data: bytes) -> str | None:
         return data.decode(found.encoding) if found is not None else None
     except (UnicodeDecodeError, LookupError):
         return None
+
+
+def _is_flat(values: Iterable[Any]) -> bool:
+    """Whether all are of one simple type, so that they are described together."""
+    types = {type(value) for value in values}
+    return len(types) <= 1 and types <= set(_PLAIN)
+
+
+def _describe_item(value: Any) -> str:
+    whole = isinstance(value, str | bytes | list | tuple | dict) or is_table(value)
+    name = type(value).__name__
+    return describe(value) if whole else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def _describe_table(value: Any) -> str:

@@ -65,8 +65,8 @@ def _cell_parser() -> OptionParser:
     group.add_argument(
         "--context",
         metavar="EXPR",
-        help="what to ask about: a Python expression (str, list of str, dict, chat messages), "
-        "or a file, or a glob such as 'docs/**/*.md'",
+        help="what to ask about: a Python expression (str, list of str, dict, chat messages, "
+        "bytes, table, array), several names (a,b), a file, or a glob such as 'docs/**/*.md'",
     )
     group.add_argument(
         "--tools",
@@ -293,6 +293,8 @@ RLMMagics.rlm.__doc__ = _cell_parser().format_help()
 def find_context(expression: str, namespace: dict[str, Any]) -> Any:
     """The value of an expression of the user's namespace, or the text of a file or a glob.
 
+    Several names, as in ``a,b``, are a dict of their values.
+
     Raises
     ------
     ContextError
@@ -307,6 +309,10 @@ def find_context(expression: str, namespace: dict[str, Any]) -> Any:
             return read_files(expression)
         except ContextError:
             raise ContextError(f"--context {expression}: {type(error).__name__}: {error}") from None
+    if isinstance(value, tuple) and "," in expression:
+        names = [each.strip() for each in expression.strip("() ").split(",") if each.strip()]
+        if all(map(str.isidentifier, names)) and len(names) == len(value):
+            return {name: opened(each) for name, each in zip(names, value, strict=True)}
     return opened(value)
 
 

@@ -16,6 +16,7 @@ import pytest
 from rlm_notebook import RLM
 from rlm_notebook.context import check_context, describe, read_files
 from rlm_notebook.errors import ContextError
+from rlm_notebook.magics import find_context
 from tests.fakes import FakeLM, answering
 
 
@@ -88,6 +89,23 @@ def test_tables_arrays_and_bytes_are_described_and_arrive_as_they_are(
     assert "secret" not in describe(value)
     lm = FakeLM(answering("[type(context).__name__, len(context)]"))
     assert RLM(lm).completion(value, "q").answer == [type(value).__name__, len(value)]
+
+
+def test_a_few_different_values_are_described_one_by_one() -> None:
+    value = {"notes": "secret", "people": pd.DataFrame({"age": [1, 2]}), "limit": 3, "more": ["a"]}
+    assert describe(value) == (
+        "a dict of 4 keys: 'notes': a str of 6 characters in 1 line; 'people': a pandas DataFrame "
+        "of 2 rows and 1 column (age: int64); 'limit': an int; 'more': a list of 1 item: str of "
+        "1 characters, 1 in all"
+    )
+
+
+def test_several_names_are_a_dict_of_their_values() -> None:
+    names = {"a": "text", "b": [1], "c": {"k": 1}}
+    assert find_context("a,b", names) == {"a": "text", "b": [1]}
+    assert find_context("(a, c)", names) == {"a": "text", "c": {"k": 1}}
+    assert find_context("a, 'x'", names) == ("text", "x")
+    assert find_context("pair", {"pair": ("x",)}) == ("x",)
 
 
 def test_many_columns_are_counted_not_listed() -> None:
