@@ -2,7 +2,8 @@
 
 The peers live in a virtual environment of their own (.cache/bench-venv), made when it is missing.
 Results go to build/bench.json, a list of {"name", "value", "unit", "versus", "ratio"}; ``ratio`` is
-``value`` divided by the value of ``versus``. All values are medians.
+``value`` divided by the value of ``versus``. Values are medians, but for the long measurements
+(10,000 slots, rate limits), which are made once.
 """
 
 from __future__ import annotations
