@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def report(result: Result) -> None:
-    """The latency of each slot beside the approximate one."""
+    """The queue wait and the latency of each slot beside the approximate latency."""
     for call in result.trace.find(kind="lm_call", purpose="sub"):
         print(f"\none call: {call.latency or 0:.2f} s: {call.response}")
     for batch in result.trace.batches:
@@ -97,8 +97,9 @@ def report(result: Result) -> None:
         )
         for slot in batch.slots:
             text = " ".join((slot.response or str(slot.error)).split())[:60]
-            tokens = f"{slot.usage.input_tokens} + {slot.usage.output_tokens} tokens"
-            print(f"  slot {slot.index}: {slot.latency or 0:.2f} s, {tokens}: {text}")
+            times = f"queue wait {slot.queue_wait or 0:.3f} s, latency {slot.latency or 0:.2f} s"
+            tokens = f"{slot.usage.input_tokens or 0} + {slot.usage.output_tokens or 0} tokens"
+            print(f"  slot {slot.index}: {times}, {tokens}: {text}")
     print(result.summary())
     print(f"answer: {result.answer}")
 
@@ -122,8 +123,17 @@ def serving() -> Iterator[str]:
         wait_for(f"{url}/models", process, log)
         yield url
     finally:
-        process.terminate()
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End the server, also one that does not listen."""
+    process.terminate()
+    try:
         process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def wait_for(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
