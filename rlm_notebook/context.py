@@ -8,10 +8,12 @@ import io
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlm_notebook.errors import ContextError
+from rlm_notebook.repl import parcel
 
 SUPPORTED = (
     "str, list (of str, of chat messages, of plain data), dict of plain data, bytes, file paths, "
@@ -45,6 +47,32 @@ _NO_TEXT = {
     b"\x1f\x8b": "compressed",
     b"\x7fELF": "a program",
 }
+
+
+@dataclass(frozen=True)
+class Context:
+    """A context that has been looked through: it can be given to a REPL."""
+
+    value: Any
+    description: str
+    """What the model is told: type, size and structure in one line."""
+
+
+def taken(value: Any) -> Context:
+    """A context from what the user gives: opened, checked and described.
+
+    Takes its time with a large one; other threads run in between.
+
+    Raises
+    ------
+    ContextError
+        It is of a kind that cannot be used, or a file cannot be read.
+    """
+    if isinstance(value, Context):
+        return value
+    value = opened(value)
+    check_context(value)
+    return Context(value, describe(value))
 
 
 def check_context(value: Any) -> None:
@@ -105,7 +133,7 @@ def describe(value: Any) -> str:
     if isinstance(value, bytes):
         return f"bytes: {_count(value, 'byte')}"
     if isinstance(value, str):
-        return f"a str of {_count(value, 'character')} in {_count(value.splitlines(), 'line')}"
+        return f"a str of {_count(value, 'character')} in {_counted(_lines(value), 'line')}"
     if is_messages(value):
         total = sum(len(str(message.get("content") or "")) for message in value)
         return f"a list of {_count(value, 'chat message')} (role, content), {total:,} characters"
@@ -155,32 +183,38 @@ def read_files(pattern: str, *, root: Path | None = None) -> str | dict[str, str
 def _read(path: Path) -> str:
     """The text of a file, in whatever encoding it is."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            beginning = file.read(_LOOKED_AT)
+            _check_text(path, beginning)
+            marked = next((name for mark, name in _MARKS if beginning.startswith(mark)), None)
+            for encoding in (marked or "utf-8", None if marked else _guessed(beginning)):
+                file.seek(0)
+                try:
+                    if encoding is not None:
+                        text = parcel.read_text(file, encoding, universal_newlines=True)
+                        if "\0" not in text[:_LOOKED_AT]:
+                            return text
+                except UnicodeDecodeError:
+                    continue
     except OSError as error:
         raise ContextError(f"cannot read {path}: {error.strerror or error}") from None
-    for beginning, kind in _NO_TEXT.items():
-        if data.startswith(beginning):
+    raise ContextError(f"{path} is not text: read it yourself, and give a str or bytes")
+
+
+def _check_text(path: Path, beginning: bytes) -> None:
+    for mark, kind in _NO_TEXT.items():
+        if beginning.startswith(mark):
             raise ContextError(f"{path} is {kind}, not text: take its text out, and give that")
-    marked = next((name for mark, name in _MARKS if data.startswith(mark)), None)
-    text: str | None
-    try:
-        text = data.decode(marked or "utf-8")
-    except UnicodeDecodeError:
-        text = None if marked or b"\0" in data else _guessed(data)
-    if text is None or "\0" in text[:_LOOKED_AT]:
-        raise ContextError(f"{path} is not text: read it yourself, and give a str or bytes")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _guessed(data: bytes) -> str | None:
-    """The text of bytes in an encoding that they do not name; None if it seems to be none."""
+def _guessed(beginning: bytes) -> str | None:
+    """The encoding of bytes that do not name it; None if they seem to be no text."""
+    if b"\0" in beginning:
+        return None
     from charset_normalizer import from_bytes
 
-    found = from_bytes(data[:_LOOKED_AT]).best()
-    try:
-        return data.decode(found.encoding) if found is not None else None
-    except (UnicodeDecodeError, LookupError):
-        return None
+    found = from_bytes(beginning).best()
+    return found.encoding if found is not None else None
 
 
 def _is_flat(values: Iterable[Any]) -> bool:
@@ -243,8 +277,19 @@ def _items(values: Iterable[Any]) -> str:
     return f"{kinds} of {min(sizes):,} to {max(sizes):,} characters, {sum(sizes):,} in all"
 
 
+def _lines(text: str) -> int:
+    """How many lines a text has. By pieces: a search does not let other threads run."""
+    ends = sum(
+        text.count("\n", start, start + parcel.PIECE) for start in range(0, len(text), parcel.PIECE)
+    )
+    return ends + (bool(text) and not text.endswith("\n"))
+
+
 def _count(values: Any, noun: str) -> str:
-    size = len(values)
+    return _counted(len(values), noun)
+
+
+def _counted(size: int, noun: str) -> str:
     return f"{size:,} {noun}" + ("" if size == 1 else "s")
 
 

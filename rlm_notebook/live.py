@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from rlm_notebook.calls import Caller
-from rlm_notebook.context import check_context, opened
+from rlm_notebook.context import Context, taken
 from rlm_notebook.errors import (
     LMError,
     RLMError,
@@ -28,6 +28,7 @@ from rlm_notebook.errors import (
 from rlm_notebook.handler import handler
 from rlm_notebook.limits import RunLimits
 from rlm_notebook.lm.protocol import LM
+from rlm_notebook.repl.choice import check_repl
 from rlm_notebook.result import Outcome, Result
 from rlm_notebook.retry import RetryPolicy
 from rlm_notebook.sessions import Session
@@ -88,12 +89,12 @@ class LiveRun:
         self.question = clean(question.strip())
         if not self.question:
             raise UsageError("there is no question: write one")
-        context = opened(context)
-        check_context(context)
+        check_repl(settings.repl, settings.auto_batch)
+        self._context: Context = taken(context)
         if session is not None:
             session.check_free()
+            session.check_kind(settings.repl)
         self._lm = lm
-        self._context = context
         self._settings = settings
         self._lookup = lookup
         self._tools = tools or {}

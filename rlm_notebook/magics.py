@@ -15,7 +15,7 @@ from traitlets.config import Configurable
 
 from rlm_notebook import settings
 from rlm_notebook.cells import REGISTERED, run_here, sigint_cancels, transform_cell
-from rlm_notebook.context import opened, read_files
+from rlm_notebook.context import opened, read_files, taken
 from rlm_notebook.errors import ContextError, UsageError
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.options import OptionParser, given_settings, setting_options, split_line
@@ -111,6 +111,7 @@ class RLMMagics(Magics):
         self._background: dict[int, BackgroundRun] = {}
         self._views: CellViews | None = None
         self._hinted = False
+        self._told = False
 
     @cell_magic
     def rlm(self, line: str, cell: str) -> Any:
@@ -141,7 +142,9 @@ class RLMMagics(Magics):
 
         tools = self._tools(given.tools)
         rlm = RLM(tools=tools, **self._with_models({**self._defaults(), **given_settings(given)}))
-        context = find_context(given.context, self.shell.user_ns)
+        find = find_context(given.context, self.shell.user_ns)
+        context = await asyncio.to_thread(lambda: taken(find()))
+        self._tell_trusted(rlm.settings.repl)
         live = rlm.prepare(context, cell, trace=given.trace, session=self._session(given.session))
         self._hint_old_kernel(given.background)
         shown = self._cell_views().show(live)
@@ -275,6 +278,13 @@ class RLMMagics(Magics):
 
         return keep
 
+    def _tell_trusted(self, repl: str) -> None:
+        if repl == "kernel" and not self._told:
+            from rlm_notebook.repl.kernel import NOTICE
+
+            self._told = True
+            print(f"rlm_notebook: {NOTICE}")
+
     def _hint_old_kernel(self, background: bool) -> None:
         if background or self._hinted or not self._cell_views().in_kernel:
             return
@@ -290,30 +300,36 @@ class RLMMagics(Magics):
 RLMMagics.rlm.__doc__ = _cell_parser().format_help()
 
 
-def find_context(expression: str, namespace: dict[str, Any]) -> Any:
+def find_context(expression: str, namespace: dict[str, Any]) -> Callable[[], Any]:
     """The value of an expression of the user's namespace, or the text of a file or a glob.
 
     Several names, as in ``a,b``, are a dict of their values.
 
-    Raises
-    ------
-    ContextError
-        It is neither.
+    Returns
+    -------
+    Callable
+        Gives the context; no code of the user runs in it, so any thread may call it. It raises
+        ContextError if the expression is neither.
     """
     try:
         value = eval(compile(expression, "--context", "eval"), namespace)
     except (SyntaxError, NameError, ValueError):
-        return read_files(expression)
+        return lambda: read_files(expression)
     except Exception as error:
-        try:
-            return read_files(expression)
-        except ContextError:
-            raise ContextError(f"--context {expression}: {type(error).__name__}: {error}") from None
+        message = f"--context {expression}: {type(error).__name__}: {error}"
+
+        def file() -> Any:
+            try:
+                return read_files(expression)
+            except ContextError:
+                raise ContextError(message) from None
+
+        return file
     if isinstance(value, tuple) and "," in expression:
         names = [each.strip() for each in expression.strip("() ").split(",") if each.strip()]
         if all(map(str.isidentifier, names)) and len(names) == len(value):
-            return {name: opened(each) for name, each in zip(names, value, strict=True)}
-    return opened(value)
+            return lambda: {name: opened(each) for name, each in zip(names, value, strict=True)}
+    return lambda: opened(value)
 
 
 def load(shell: InteractiveShell) -> None:

@@ -33,7 +33,9 @@ def setting_options(parser: argparse.ArgumentParser) -> None:
     """Add one option for each setting."""
     group = parser.add_argument_group("settings")
     for field in fields():
-        group.add_argument(field.option, metavar=_metavar(field), help=_help(field))
+        flag: dict[str, Any] = {"nargs": "?", "const": "true"} if field.default is False else {}
+        metavar = _metavar(field)
+        group.add_argument(field.option, metavar=metavar, help=_help(field), **flag)
 
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -97,6 +99,8 @@ def _unquoted(word: str) -> str:
 
 def _metavar(field: Field) -> str:
     kind = str(field.type)
+    if field.default is False:
+        return "true|false"
     if "float" in kind:
         return "USD" if "USD" in field.help else "SECONDS"
     return "N" if "int" in kind else "TEXT"

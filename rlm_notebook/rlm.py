@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlm_notebook.context import taken
 from rlm_notebook.errors import UsageError
 from rlm_notebook.handler import handler
 from rlm_notebook.live import LiveRun
@@ -136,6 +137,7 @@ class RLM:
             The run failed, for instance because the root model cannot be reached; its
             ``result`` holds the trace.
         """
+        context = await asyncio.to_thread(taken, context)
         result = await self.prepare(context, question, trace=trace, session=session).go()
         for warning in result.warnings:
             warnings.warn(warning, RuntimeWarning, stacklevel=2)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlm_notebook.context import describe
 from rlm_notebook.errors import UsageError
 from rlm_notebook.handler import handler
-from rlm_notebook.repl.protocol import Execution, OnCall, OnTool
-from rlm_notebook.repl.subprocess import SubprocessREPL
+from rlm_notebook.repl.choice import make_repl
+from rlm_notebook.repl.protocol import REPL, Execution, Limits, OnCall, OnTool
 
 
 class Session:
@@ -25,7 +24,7 @@ class Session:
         self.history: list[dict[str, Any]] = []
         self.variables: list[list[str]] = []
         """Name, type and size of each variable, as the last block left them."""
-        self._repl: SubprocessREPL | None = None
+        self._repl: REPL | None = None
         self._taken = False
 
     def __repr__(self) -> str:
@@ -61,7 +60,7 @@ class Session:
         contexts = "; ".join(
             f"`context_{number}`: {text}" for number, text in enumerate(self.contexts[:-1])
         )
-        names = ", ".join(f"{name} ({kind})" for name, kind, _ in self.variables) or "none"
+        names = ", ".join(f"{row[0]} ({row[1]})" for row in self.variables) or "none"
         return (
             f" (also `context_{len(self.contexts) - 1}`)\nFrom earlier questions of this session "
             f"there are still {contexts}; `history`: the questions and answers so far; "
@@ -80,20 +79,33 @@ class Session:
         if repl is not None:
             await repl.close()
 
-    def repl(self, block_timeout: float | None, memory: float | None) -> KeptREPL:
-        """The REPL of the next run."""
+    def repl(self, kind: str, limits: Limits, is_child: bool) -> KeptREPL:
+        """The REPL of the next run.
+
+        Raises
+        ------
+        UsageError
+            It has one of another kind.
+        """
         if self._repl is None:
-            self._repl = SubprocessREPL(block_timeout, memory)
+            self._repl = make_repl(kind, limits, is_child)
             handler().on_close(self, self.aclose)
         return KeptREPL(self, self._repl)
+
+    def check_kind(self, kind: str) -> None:
+        """Raise UsageError if its REPL is of another kind."""
+        if self._repl is not None and self._repl.name != kind:
+            raise UsageError(
+                f"session {self.name} has a {self._repl.name} REPL, not {kind}: close it first, "
+                f"with %rlm_sessions --close {self.name}"
+            )
 
 
 class KeptREPL:
     """See :class:`rlm_notebook.repl.protocol.REPL`. Its end lets the process live."""
 
-    name = "subprocess"
-
-    def __init__(self, session: Session, repl: SubprocessREPL) -> None:
+    def __init__(self, session: Session, repl: REPL) -> None:
+        self.name = repl.name
         self._session = session
         self._repl = repl
         self._at_work = False
@@ -104,10 +116,11 @@ class KeptREPL:
         on_call: OnCall,
         tools: tuple[str, ...] = (),
         on_tool: OnTool | None = None,
+        *,
+        history: list[dict[str, Any]] | None = None,
     ) -> None:
-        """Give the process a further context."""
-        self._session.contexts.append(describe(context))
-        await self._repl.start(context, on_call, tools, on_tool, history=self._session.history)
+        """Give the REPL a further context."""
+        await self._repl.start(context, on_call, tools, on_tool, history=history)
 
     async def execute(self, code: str) -> Execution:
         """Run one block."""

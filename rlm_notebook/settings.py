@@ -127,6 +127,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "taskgroup: the first failure cancels the rest"
         ),
     ] = "gather"
+    repl: Annotated[
+        Literal["subprocess", "kernel", "monty"],
+        msgspec.Meta(
+            description="where the model's code runs: subprocess, a process of its own without "
+            "secrets; kernel, this notebook's own namespace (for live objects, with models that "
+            "you trust); monty, a sandbox without files and network (pip install "
+            "'rlm-notebook[sandbox]')"
+        ),
+    ] = "subprocess"
+    auto_batch: Annotated[
+        bool,
+        msgspec.Meta(description="run loops of independent llm_query calls as one batch"),
+    ] = False
     block_timeout: Annotated[
         Positive | None,
         msgspec.Meta(

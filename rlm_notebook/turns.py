@@ -14,14 +14,14 @@ from typing import Any, Literal
 
 from rlm_notebook import prompts
 from rlm_notebook.calls import Caller, error_attrs
-from rlm_notebook.context import describe
+from rlm_notebook.context import Context, taken
 from rlm_notebook.errors import LMError, RLMError
 from rlm_notebook.handler import Handler
 from rlm_notebook.lm.protocol import LM, Message, Purpose, Response
 from rlm_notebook.parsing import Final, Reply, parse_reply, without_thinking
 from rlm_notebook.repl.output import shown
-from rlm_notebook.repl.protocol import REPL, Execution
-from rlm_notebook.repl.subprocess import SubprocessREPL
+from rlm_notebook.repl.choice import make_repl
+from rlm_notebook.repl.protocol import REPL, Execution, Limits
 from rlm_notebook.sessions import Session
 from rlm_notebook.settings import Settings
 from rlm_notebook.subcalls import Place, SubcallGate, Subcalls
@@ -45,8 +45,8 @@ class Shared:
     tools: Mapping[str, Tool] = field(default_factory=dict)
     session: Session | None = None
     """Keeps the REPL of the root run."""
-    make_repl: Callable[[float | None, float | None], REPL] = SubprocessREPL
-    """Takes the seconds that one block may run, and the GiB of its process."""
+    make_repl: Callable[[str, Limits, bool], REPL] = make_repl
+    """By the name of its kind, its limits, and whether it is that of a child."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Run:
         shared: Shared,
         lm: LM,
         *,
-        context: Any,
+        context: Context,
         question: str,
         span: int,
         depth: int = 0,
@@ -90,9 +90,11 @@ class Run:
         self._can_recurse = depth + 1 < shared.settings.max_depth
         session = shared.session if depth == 0 else None
         self._session = session
-        make: Callable[[float | None, float | None], REPL]
+        make: Callable[[str, Limits, bool], REPL]
         make = shared.make_repl if session is None else session.repl
-        self._repl = make(shared.settings.block_timeout, shared.settings.repl_memory)
+        settings = shared.settings
+        limits = Limits(settings.block_timeout, settings.repl_memory, settings.auto_batch)
+        self._repl = make(settings.repl, limits, depth > 0)
         self._subcalls = Subcalls(
             shared.recorder,
             shared.settings,
@@ -121,8 +123,14 @@ class Run:
         run = shared.handler.run
         try:
             names = tuple(shared.tools)
-            repl, subcalls = self._repl, self._subcalls
-            await run(repl.start(self._context, subcalls.answer, names, subcalls.use))
+            repl, subcalls, session = self._repl, self._subcalls, self._session
+            history = session.history if session is not None else None
+            if session is not None:
+                session.contexts.append(self._context.description)
+            start = repl.start(
+                self._context.value, subcalls.answer, names, subcalls.use, history=history
+            )
+            await run(start)
             tools = [(tool.signature, tool.description) for tool in shared.tools.values()]
             self._messages = [
                 prompts.system_prompt(can_recurse=self._can_recurse, tools=tools),
@@ -138,7 +146,7 @@ class Run:
 
     def _described(self) -> str:
         session = self._session
-        return describe(self._context) + (session.describe() if session is not None else "")
+        return self._context.description + (session.describe() if session is not None else "")
 
     async def _turn(self, index: int) -> bool:
         """One turn; True if it gave the answer."""
@@ -196,6 +204,10 @@ class Run:
             "stderr": execution.stderr,
             "variables": execution.variables,
         }
+        if execution.order:
+            attrs["order"] = execution.order
+        if execution.changes:
+            attrs["changes"] = execution.changes
         if execution.error is not None:
             attrs |= {"error": execution.error, "traceback": execution.traceback}
         if execution.notes:
@@ -206,7 +218,7 @@ class Run:
         return execution
 
     def _feedback(self, execution: Execution, number: int, of: int) -> str:
-        parts = [execution.stdout, execution.stderr, execution.traceback]
+        parts = [*execution.outputs, execution.traceback]
         if execution.error is not None and not execution.traceback:
             parts.append(execution.error["message"])
         parts.extend(execution.notes)
@@ -276,9 +288,9 @@ class Run:
         """
         shared, recorder, depth = self._shared, self._recorder, self._depth + 1
         question = prompts.CHILD_QUESTION
-        lm = shared.lookup(model)
+        lm, context = shared.lookup(model), taken(prompt)
         waiting = (
-            start_run(shared, lm, prompt, question, depth, parent, "waiting")
+            start_run(shared, lm, context, question, depth, parent, "waiting")
             if slot is None
             else slot
         )
@@ -287,10 +299,10 @@ class Run:
             span = (
                 waiting
                 if slot is None
-                else start_run(shared, lm, prompt, question, depth, slot, "running")
+                else start_run(shared, lm, context, question, depth, slot, "running")
             )
             child = Run(
-                shared, lm, context=prompt, question=question, span=span, depth=depth, place=place
+                shared, lm, context=context, question=question, span=span, depth=depth, place=place
             )
             failure: LMError | None = None
             try:
@@ -317,7 +329,7 @@ class Run:
 def start_run(
     shared: Shared,
     lm: LM,
-    context: Any,
+    context: Context,
     question: str,
     depth: int = 0,
     parent: int | None = None,
@@ -329,9 +341,10 @@ def start_run(
         parent,
         state=state,
         question=question,
-        context=describe(context),
+        context=context.description,
         model=lm.name,
         depth=depth,
+        repl=shared.settings.repl,
     )
 
 

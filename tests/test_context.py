@@ -102,10 +102,10 @@ def test_a_few_different_values_are_described_one_by_one() -> None:
 
 def test_several_names_are_a_dict_of_their_values() -> None:
     names = {"a": "text", "b": [1], "c": {"k": 1}}
-    assert find_context("a,b", names) == {"a": "text", "b": [1]}
-    assert find_context("(a, c)", names) == {"a": "text", "c": {"k": 1}}
-    assert find_context("a, 'x'", names) == ("text", "x")
-    assert find_context("pair", {"pair": ("x",)}) == ("x",)
+    assert find_context("a,b", names)() == {"a": "text", "b": [1]}
+    assert find_context("(a, c)", names)() == {"a": "text", "c": {"k": 1}}
+    assert find_context("a, 'x'", names)() == ("text", "x")
+    assert find_context("pair", {"pair": ("x",)})() == ("x",)
 
 
 def test_many_columns_are_counted_not_listed() -> None:

@@ -201,12 +201,25 @@ def test_a_timeout_ends_the_run_and_keeps_the_partial_answer() -> None:
     assert not any(span.open for span in result.trace.find())
 
 
-def test_a_repl_that_dies_is_replaced_and_the_model_is_told() -> None:
-    lm = FakeLM(block("import ctypes\nctypes.string_at(0)"), block("context"), answering("context"))
+def test_a_repl_that_dies_is_replaced_and_its_variables_come_back() -> None:
+    lm = FakeLM(
+        block("found = llm_query('a')"),
+        block("import ctypes\nctypes.string_at(0)"),
+        answering("[context, found]"),
+    )
     result = run(lm)
-    assert result.answer == "the context"
-    assert "ended by SIGSEGV" in lm.roots[1].messages[-1].content
-    assert "variables of earlier blocks are lost" in lm.roots[2].messages[-1].content
+    assert result.answer == ["the context", "A"]
+    assert lm.subs == ["a"], "the answer was asked for once"
+    told = lm.roots[2].messages[-1].content
+    assert "ended by SIGSEGV" in told
+    note = (
+        "The REPL is a new process. Variables came back: the earlier block was run again, "
+        "with the recorded answers."
+    )
+    assert note in told
+    killed = list(result.trace.find(kind="code"))[1]
+    assert killed.attrs["note"] == note
+    assert killed.attrs["variables"] == [["found", "str", "1 character", "'A'"]]
 
 
 def test_lone_surrogates_in_context_prompt_and_reply_do_not_stop_the_run() -> None:

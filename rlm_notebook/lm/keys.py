@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 
 KEYRING_SERVICE = "rlm_notebook"
 """``keyring set rlm_notebook OPENAI_API_KEY``"""
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_SHORTEST_SECRET = 8
 _REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
@@ -32,6 +35,15 @@ def find_variable(name: str) -> str | None:
 def find_key(name: str) -> str:
     """The key that a variable names; also looked up in the keyring. Empty if there is none."""
     return find_variable(name) or _from_keyring(name) or ""
+
+
+def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """Values of variables whose names say that they are secret -> the names."""
+    return {
+        value: name
+        for name, value in environ.items()
+        if _SECRET.search(name) and len(value) >= _SHORTEST_SECRET
+    }
 
 
 def expanded(text: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -65,8 +66,12 @@ class Execution:
     """``{"type", "message"}`` if the block raised, or if its process ended."""
     traceback: str = ""
     """Cut to the block's own code."""
+    order: list[tuple[str, int]] = field(default_factory=list)
+    """If both streams were written to: which one, and how many characters, in turn."""
     variables: list[list[str]] = field(default_factory=list)
-    """Name, type, size or short value of each user variable."""
+    """Name, type, size and short value of each variable of the model's code."""
+    changes: dict[str, list[str]] = field(default_factory=dict)
+    """``new``, ``changed``, ``gone``: names of variables, against the block before."""
     content: Any = None
     """``answer["content"]``: a JSON value."""
     ready: bool = False
@@ -74,12 +79,62 @@ class Execution:
     notes: list[str] = field(default_factory=list)
     """What the REPL did on its own account, for the model and the view."""
 
+    @property
+    def outputs(self) -> list[str]:
+        """What was printed, in the order in which it was, as far as that is known."""
+        if not self.order:
+            return [self.stdout, self.stderr]
+        texts, at = {"stdout": self.stdout, "stderr": self.stderr}, {"stdout": 0, "stderr": 0}
+        found = []
+        for stream, size in self.order:
+            found.append(texts[stream][at[stream] : at[stream] + size])
+            at[stream] += size
+        return found
+
+
+STOPPED = frozenset(("BlockTimeout", "ProcessEnded", "ProtocolError", "TooManyProcesses"))
+"""Types of errors of blocks that did not end by themselves."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a block may take.
+
+    Parameters
+    ----------
+    block_timeout
+        Seconds that one block may run; the time in which it has sub-calls under way does not
+        count. None: no limit.
+    memory
+        GiB of memory. None: no limit.
+    auto_batch
+        Whether loops of independent sub-calls are run as one batch.
+    """
+
+    block_timeout: float | None = None
+    memory: float | None = None
+    auto_batch: bool = False
+
 
 OnCall = Callable[[Call], Awaitable[list[str]]]
 """Answers a sub-call: one text a prompt, in the order of the prompts."""
 
 OnTool = Callable[[ToolCall], Awaitable[Any]]
 """Answers the call of a tool with plain data or a table; raises ToolError."""
+
+
+def content(kind: str, data: bytes | str) -> Any:
+    """The JSON value that ``interpreter.plain`` has made a kind and a text of.
+
+    Raises
+    ------
+    ValueError, RecursionError
+        It has not.
+    """
+    if kind == "none":
+        return None
+    text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+    return json.loads(text) if kind == "json" else text
 
 
 class REPL(Protocol):
@@ -95,8 +150,13 @@ class REPL(Protocol):
         on_call: OnCall,
         tools: tuple[str, ...] = (),
         on_tool: OnTool | None = None,
+        *,
+        history: list[dict[str, Any]] | None = None,
     ) -> None:
         """Make the REPL ready; ``context`` becomes its variable, ``tools`` its functions.
+
+        With a ``history`` (a session) it may be called again: the REPL then gets one more
+        context, and keeps its variables.
 
         Raises
         ------

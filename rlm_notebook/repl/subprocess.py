@@ -1,7 +1,7 @@
 """The default REPL: a process of its own, that can be killed and holds no secrets.
 
-What comes back from it is JSON and text, never unpickled. (The context goes the other way by
-pickle: plain data, made by us.)
+What comes back from it is JSON and text, never unpickled. (The context goes the other way, as a
+file with a pickle: plain data, made by us.)
 """
 
 from __future__ import annotations
@@ -16,27 +16,32 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rlm_notebook.errors import REPLError
-from rlm_notebook.repl import frames
+from rlm_notebook.repl import frames, parcel
+from rlm_notebook.repl.block_clock import BlockClock
+from rlm_notebook.repl.journal import Journal
 from rlm_notebook.repl.protocol import (
     FUNCTIONS,
+    STOPPED,
     Call,
     Execution,
+    Limits,
     OnCall,
     OnTool,
     SubcallError,
     ToolCall,
     ToolError,
+    content,
 )
 
 WORKER = Path(__file__).with_name("worker.py")
 START_SECONDS = 30.0
-LOOK_SECONDS = 1.0
-"""How often it is looked whether a block has had its time."""
+PROCESSES = 256
+"""How many processes the code of a block may have at once."""
 ENVIRONMENT = (
     "PATH",
     "LANG",
@@ -57,30 +62,23 @@ ENVIRONMENT = (
 )
 """Environment variables that the process gets, besides ``LC_*``. An allow-list: keys stay out."""
 
-T = TypeVar("T")
 Answer = asyncio.Future[tuple[dict[str, Any], list[bytes]] | None]
 """What the process sends back to a task; None if it ended before."""
 
 
-class SubprocessREPL:
-    """See :class:`rlm_notebook.repl.protocol.REPL`.
+class _TooManyProcesses(Exception):
+    """The code has started more processes than it may."""
 
-    Parameters
-    ----------
-    block_timeout
-        Seconds that one block may run; the time in which it has sub-calls under way does not
-        count. None: no limit.
-    memory
-        GiB of address space that the process may take. None: no limit.
-    """
+
+class SubprocessREPL:
+    """See :class:`rlm_notebook.repl.protocol.REPL`."""
 
     name = "subprocess"
 
-    def __init__(self, block_timeout: float | None = None, memory: float | None = None) -> None:
-        self._block_timeout = block_timeout
-        self._memory = int((memory or 0) * (1 << 30))
-        self._waited = 0.0
-        self._waiting_since: float | None = None
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._clock = BlockClock(self._limits.block_timeout)
+        self._journal = Journal()
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -88,9 +86,7 @@ class SubprocessREPL:
         self._directory: Path | None = None
         self._contexts: list[Any] = []
         self._history: list[dict[str, Any]] | None = None
-        self._on_call: OnCall | None = None
         self._tools: tuple[str, ...] = ()
-        self._on_tool: OnTool | None = None
         self._answer: Answer | None = None
         self._write_lock = asyncio.Lock()
         self._broken = ""
@@ -104,17 +100,15 @@ class SubprocessREPL:
         *,
         history: list[dict[str, Any]] | None = None,
     ) -> None:
-        """Start the process, give it the context and the names of the tools.
-
-        With a ``history`` (a session) it may be called again: the process then gets one more
-        context, and keeps its variables.
-        """
+        """Start the process, give it the context and the names of the tools."""
         self._contexts = [context] if history is None else [*self._contexts, context]
-        self._history, self._on_call = history, on_call
-        self._tools, self._on_tool = tools, on_tool
+        self._history, self._tools = history, tools
+        self._journal.begin_run(on_call, on_tool)
         try:
             if self._process is None:
                 await self._spawn()
+                for number in range(len(self._contexts)):
+                    await self._send_context(number)
             else:
                 await self._send_context(len(self._contexts) - 1)
         except BaseException:
@@ -125,45 +119,63 @@ class SubprocessREPL:
         """Run one block; a process that ends under it is replaced by a new one."""
         notes: list[str] = []
         if self._process is None:
-            await self._spawn()
-            notes.append("The REPL is a new process: variables of earlier blocks are lost.")
+            notes.append((await self._renewed())[0])
+        self._journal.begin(code)
+        done = await self._execute(code)
+        if done.error is None or done.error["type"] not in STOPPED:
+            self._journal.keep()
+            return replace(done, notes=[*notes, *done.notes])
         try:
-            answer = await self._in_time(self._ask({"op": "exec"}, [frames.to_bytes(code)]))
+            note, restored = await self._renewed()
+        except REPLError:
+            return done  # the next block tries again, and says why
+        return replace(done, notes=[note], variables=restored.variables if restored else [])
+
+    async def _renewed(self) -> tuple[str, Execution | None]:
+        """A new process, with the variables of the earlier blocks if that can be done."""
+        await self._spawn()
+
+        async def again(code: str) -> Execution | None:
+            done = await self._execute(code)
+            stopped = done.error is not None and done.error["type"] in STOPPED
+            return None if stopped else done
+
+        note, restored = await self._journal.replay(again, self._send_context)
+        if restored is None:
+            await self._stop_process()
+            await self._spawn()
+            for number in range(len(self._contexts)):
+                await self._send_context(number)
+        return note, restored
+
+    async def _execute(self, code: str) -> Execution:
+        header = {"op": "exec", "auto_batch": self._limits.auto_batch}
+        try:
+            answer = await self._clock.run(
+                self._ask(header, [frames.to_bytes(code)]), self._check_processes
+            )
         except TimeoutError:
             await self._stop_process()
-            message = (
-                f"the block was stopped after {self._block_timeout:g} s of its own (waiting for "
-                "sub-calls not counted): do less in one block, or look for an endless loop"
-            )
-            return Execution(error={"type": "BlockTimeout", "message": message}, notes=notes)
+            return Execution(error={"type": "BlockTimeout", "message": self._clock.message})
+        except _TooManyProcesses as error:
+            await self._stop_process()
+            return Execution(error={"type": "TooManyProcesses", "message": str(error)})
         if answer is None:
             message = await self._died()
-            return Execution(error={"type": "ProcessEnded", "message": message}, notes=notes)
+            return Execution(error={"type": "ProcessEnded", "message": message})
         try:
-            return _execution(*answer, notes)
-        except (KeyError, IndexError, TypeError, ValueError, RecursionError):
+            return _execution(*answer)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError):
             await self._stop_process()
             broken = {"type": "ProtocolError", "message": "the REPL process sent what is no result"}
-            return Execution(error=broken, notes=notes)
+            return Execution(error=broken)
 
-    async def _in_time(self, work: Awaitable[T]) -> T:
-        """Wait for a block's answer; raise TimeoutError once the block has had its time."""
-        if self._block_timeout is None:
-            return await work
-        loop = asyncio.get_running_loop()
-        begun, self._waited = loop.time(), 0.0
-        task = asyncio.ensure_future(work)
-        try:
-            while not task.done():
-                now = loop.time()
-                waiting = 0.0 if self._waiting_since is None else now - self._waiting_since
-                left = self._block_timeout - (now - begun - self._waited - waiting)
-                if left <= 0:
-                    raise TimeoutError
-                await asyncio.wait([task], timeout=min(left, LOOK_SECONDS))
-        finally:
-            task.cancel()
-        return task.result()
+    def _check_processes(self) -> None:
+        """Raise if the code has started more processes than it may."""
+        if self._process is not None and (count := _group_size(self._process.pid)) > PROCESSES:
+            raise _TooManyProcesses(
+                f"the block was stopped: it had started {count:,} processes, {PROCESSES} are allowed"
+            )
 
     async def variable(self, name: str) -> Any:
         """The value of a variable; None if there is none."""
@@ -174,7 +186,7 @@ class SubprocessREPL:
             await self._died()
             return None
         try:
-            return _content(answer[0]["content"], answer[1][0])
+            return content(answer[0]["kind"], answer[1][0])
         except (KeyError, IndexError, TypeError, ValueError, RecursionError):
             return None
 
@@ -201,7 +213,7 @@ class SubprocessREPL:
                 path.unlink()
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-X", "utf8", str(WORKER)),
-                *(str(theirs.fileno()), str(self._memory)),
+                *(str(theirs.fileno()), str(int((self._limits.memory or 0) * (1 << 30)))),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=outputs[0],
                 stderr=outputs[1],
@@ -232,23 +244,22 @@ class SubprocessREPL:
             ready = None
         if ready is None:
             raise REPLError(f"the REPL process did not start: {await self._died()}")
-        for number in range(len(self._contexts)):
-            await self._send_context(number)
 
     async def _send_context(self, number: int) -> None:
+        assert self._directory is not None
         if self._tools:
             await self._send({"op": "tools", "names": list(self._tools)}, [])
-        context = self._contexts[number]
-        pickled = not isinstance(context, str)
-        data = (
-            await asyncio.to_thread(pickle.dumps, context, 5)
-            if pickled
-            else await asyncio.to_thread(frames.to_bytes, context)
-        )
-        header: dict[str, Any] = {"op": "context", "pickled": pickled}
+        file = str(self._directory / f".context-{number}")
+        try:
+            await asyncio.to_thread(parcel.write, self._contexts[number], file)
+        except OSError as error:
+            raise REPLError(
+                f"the context cannot be given to the REPL process: {error.strerror or error}"
+            ) from None
+        header: dict[str, Any] = {"op": "context", "file": file}
         if self._history is not None:
             header |= {"number": number, "history": self._history}
-        await self._send(header, [data])
+        await self._send(header, [])
 
     async def _ask(
         self, header: dict[str, Any], texts: list[bytes]
@@ -274,12 +285,10 @@ class SubprocessREPL:
             while True:
                 header, texts = await _frame(reader)
                 if header["op"] in ("call", "tool"):
-                    if not self._calls:
-                        self._waiting_since = asyncio.get_running_loop().time()
                     reply = self._reply if header["op"] == "call" else self._tool_reply
                     task = asyncio.create_task(reply(header, texts))
                     self._calls.add(task)
-                    task.add_done_callback(self._replied)
+                    task.add_done_callback(self._calls.discard)
                 elif self._answer is not None and not self._answer.done():
                     self._answer.set_result((header, texts))
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -290,17 +299,11 @@ class SubprocessREPL:
             if self._answer is not None and not self._answer.done():
                 self._answer.set_result(None)
 
-    def _replied(self, task: asyncio.Task[None]) -> None:
-        self._calls.discard(task)
-        if not self._calls and self._waiting_since is not None:
-            self._waited += asyncio.get_running_loop().time() - self._waiting_since
-            self._waiting_since = None
-
     async def _reply(self, header: dict[str, Any], texts: list[bytes]) -> None:
-        assert self._on_call is not None
         number = header.get("id")
         try:
-            answers = await self._on_call(_call(header, texts))
+            with self._clock.waiting():
+                answers = await self._journal.call(_call(header, texts))
         except SubcallError as error:
             reply: dict[str, Any] = {"op": "reply", "id": number, "error": str(error)}
             data: list[bytes] = []
@@ -316,7 +319,8 @@ class SubprocessREPL:
         """Arguments come as JSON; what the tool returned goes back as the context did."""
         number = header.get("id")
         try:
-            value = await self._use(header, texts)
+            with self._clock.waiting():
+                value = await self._use(header, texts)
             data = [await asyncio.to_thread(pickle.dumps, value, 5)]
             reply: dict[str, Any] = {"op": "reply", "id": number, "pickled": True}
         except ToolError as error:
@@ -331,9 +335,9 @@ class SubprocessREPL:
             call = ToolCall(str(header["name"]), list(args), dict(kwargs))
         except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
             raise ToolError("RuntimeError", f"bad call: {error}") from None
-        if self._on_tool is None or call.name not in self._tools:
+        if call.name not in self._tools:
             raise ToolError("NameError", f"no function {call.name!r}")
-        return await self._on_tool(call)
+        return await self._journal.use(call)
 
     async def _died(self) -> str:
         """Clean up after a process that ended; say how it ended."""
@@ -408,7 +412,7 @@ def _call(header: dict[str, Any], texts: list[bytes]) -> Call:
     return Call(function, [text.decode("utf-8", "replace") for text in texts], model, invalid)
 
 
-def _execution(header: dict[str, Any], texts: list[bytes], notes: list[str]) -> Execution:
+def _execution(header: dict[str, Any], texts: list[bytes]) -> Execution:
     stdout, stderr, trace = (text.decode("utf-8", "replace") for text in texts[:3])
     error = header["error"]
     if error is not None:
@@ -416,16 +420,28 @@ def _execution(header: dict[str, Any], texts: list[bytes], notes: list[str]) -> 
     return Execution(
         stdout=stdout,
         stderr=stderr,
+        order=[
+            ("stdout" if stream == "stdout" else "stderr", abs(int(size)))
+            for stream, size in header["order"]
+        ],
         error=error,
         traceback=trace,
-        variables=[[str(part) for part in row[:3]] for row in header["variables"]],
-        content=_content(header["content"], texts[3]),
+        variables=[[str(part) for part in row[:4]] for row in header["variables"]],
+        changes={
+            str(what): [str(name) for name in names] for what, names in header["changes"].items()
+        },
+        content=content(header["kind"], texts[3]),
         ready=bool(header["ready"]),
-        notes=[*notes, *(str(note) for note in header["notes"])],
+        notes=[str(note) for note in header["notes"]],
     )
 
 
-def _content(kind: str, data: bytes) -> Any:
-    if kind == "none":
-        return None
-    return json.loads(data) if kind == "json" else data.decode("utf-8", "replace")
+def _group_size(leader: int) -> int:
+    """How many processes there are in the session of a process."""
+    count = 0
+    with contextlib.suppress(OSError):  # no /proc: not counted
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                with contextlib.suppress(OSError):
+                    count += os.getsid(int(name)) == leader
+    return count

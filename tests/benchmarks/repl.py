@@ -14,7 +14,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Protocol
 
-from rlm_notebook.repl.protocol import Call
+from rlm_notebook.repl.protocol import Call, Limits
 from rlm_notebook.repl.subprocess import SubprocessREPL
 
 FIRST = "print(1)"
@@ -51,7 +51,7 @@ class OurRepl:
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
-        self._repl = SubprocessREPL(60.0)
+        self._repl = SubprocessREPL(Limits(60.0))
         self._runner.run(self._repl.start("context", self._answer))
 
     async def _answer(self, call: Call) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from rlm_notebook import RLM
 from rlm_notebook.parsing import parse_reply
-from rlm_notebook.repl.protocol import Call, Execution
+from rlm_notebook.repl.protocol import Call, Execution, Limits
 from rlm_notebook.repl.subprocess import SubprocessREPL
 from tests.fakes import FakeLM, answering, block
 
@@ -22,7 +22,7 @@ async def shout(call: Call) -> list[str]:
 
 @pytest.fixture
 async def repl() -> AsyncIterator[SubprocessREPL]:
-    made = SubprocessREPL(block_timeout=20, memory=4)
+    made = SubprocessREPL(Limits(20, 4))
     await made.start("the context", shout)
     yield made
     await made.close()
@@ -79,7 +79,8 @@ async def test_a_process_that_ends_is_named_and_the_next_block_has_a_new_one(
     done = await repl.execute(code)
     assert done.error is not None
     assert says in done.error["message"]
-    assert "new process" in (await goes_on(repl)).notes[0]
+    assert done.notes == ["The REPL is a new process."]
+    await goes_on(repl)
 
 
 @pytest.mark.parametrize(
@@ -101,16 +102,32 @@ async def test_a_gigabyte_of_output_is_cut_with_a_mark(repl: SubprocessREPL) -> 
     await goes_on(repl)
 
 
+def workers() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [each for each in children if "worker.py" in str(each.cmdline())]
+
+
 async def test_a_fork_bomb_ends_with_the_block() -> None:
-    repl = SubprocessREPL(block_timeout=1)
+    repl = SubprocessREPL(Limits(1))
     await repl.start("the context", shout)
     bomb = "import os, time\nfor _ in range(5): os.fork()\ntime.sleep(99)"  # 32 processes
     done = await repl.execute(bomb)
     assert done.error is not None
     assert done.error["type"] == "BlockTimeout"
     await asyncio.sleep(0.1)
-    left = [p for p in psutil.Process().children(recursive=True) if "worker.py" in str(p.cmdline())]
-    assert left == []
+    assert len(workers()) == 1
+    await goes_on(repl)
+    await repl.close()
+
+
+async def test_too_many_processes_end_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlm_notebook.repl.subprocess.PROCESSES", 20)
+    repl = SubprocessREPL(Limits(60))
+    await repl.start("the context", shout)
+    done = await repl.execute("import os, time\nfor _ in range(5): os.fork()\ntime.sleep(99)")
+    assert done.error is not None
+    assert done.error["type"] == "TooManyProcesses"
+    assert "it had started 32 processes, 20 are allowed" in done.error["message"]
     await goes_on(repl)
     await repl.close()
 
