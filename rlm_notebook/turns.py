@@ -19,8 +19,8 @@ from rlm_notebook.errors import LMError, RLMError
 from rlm_notebook.handler import Handler
 from rlm_notebook.lm.protocol import LM, Message, Purpose, Response
 from rlm_notebook.parsing import Final, Reply, parse_reply, without_thinking
-from rlm_notebook.repl.output import shown
 from rlm_notebook.repl.choice import make_repl
+from rlm_notebook.repl.output import shown
 from rlm_notebook.repl.protocol import REPL, Execution, Limits
 from rlm_notebook.sessions import Session
 from rlm_notebook.settings import Settings

@@ -8,7 +8,7 @@ import ctypes
 import json
 import queue
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from rlm_notebook.repl import interpreter
@@ -96,6 +96,8 @@ class LoopCalls:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_call: OnCall | None = None
         self._on_tool: OnTool | None = None
+        self._lock = threading.Lock()
+        self._cancelled = False
         self._under_way: set[concurrent.futures.Future[Any]] = set()
 
     def begin_run(self, on_call: OnCall, on_tool: OnTool | None) -> None:
@@ -103,20 +105,28 @@ class LoopCalls:
         self._loop = asyncio.get_running_loop()
         self._on_call, self._on_tool = on_call, on_tool
 
+    def begin_block(self) -> None:
+        """A block begins: its calls are taken."""
+        self._cancelled = False
+
     def cancel(self) -> None:
-        """Cancel the calls that are under way."""
-        for future in list(self._under_way):
+        """Cancel the calls that are under way; further ones of this block are refused."""
+        with self._lock:
+            self._cancelled = True
+            under_way = list(self._under_way)
+        for future in under_way:
             future.cancel()
 
     def query(
         self, function: str, prompts: list[str], model: str | None, invalid: list[list[Any]]
     ) -> list[str]:
         """A sub-call; blocks the calling thread."""
-        assert self._on_call is not None
+        on_call = self._on_call
+        assert on_call is not None
         name = next(each for each in FUNCTIONS if each == function)
-        call = Call(name, prompts, model, {index: kind for index, kind in invalid})
+        call = Call(name, prompts, model, dict(invalid))
         try:
-            answers: list[str] = self._block(self._on_call(call))
+            answers: list[str] = self._block(lambda: on_call(call))
             return answers
         except SubcallError as error:
             raise RuntimeError(str(error)) from None
@@ -127,21 +137,24 @@ class LoopCalls:
             json.dumps([args, kwargs])
         except (TypeError, ValueError, RecursionError) as error:
             raise interpreter.no_plain_data(name, error) from None
-        assert self._on_tool is not None
+        on_tool = self._on_tool
+        assert on_tool is not None
         try:
-            return self._block(self._on_tool(ToolCall(name, list(args), kwargs)))
+            return self._block(lambda: on_tool(ToolCall(name, list(args), kwargs)))
         except ToolError as error:
             raise interpreter.exception(error.type, str(error)) from None
 
-    def _block(self, work: Any) -> Any:
+    def _block(self, work: Callable[[], Awaitable[Any]]) -> Any:
         async def counted() -> Any:
             with self._clock.waiting():
-                return await work
+                return await work()
 
-        coroutine: Coroutine[Any, Any, Any] = counted()
         assert self._loop is not None
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        self._under_way.add(future)
+        with self._lock:  # a call is either refused or among those that are cancelled
+            if self._cancelled:
+                raise Stopped
+            future = asyncio.run_coroutine_threadsafe(counted(), self._loop)
+            self._under_way.add(future)
         try:
             return future.result()
         except concurrent.futures.CancelledError:

@@ -76,6 +76,7 @@ class KernelREPL:
     async def execute(self, code: str) -> Execution:
         """Run one block; one that does not stop is left behind in its thread."""
         thread = self._thread or self._renew()
+        self._calls.begin_block()
         work = asyncio.wrap_future(thread.submit(lambda: self._run(code)))
         try:
             return await self._clock.run(asyncio.shield(work))

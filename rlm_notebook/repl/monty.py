@@ -149,6 +149,7 @@ class MontyREPL:
     async def execute(self, code: str) -> Execution:
         """Run one block; a sandbox that ends under it is replaced by a new one."""
         self._journal.begin(code)
+        self._calls.begin_block()
         done: Execution = await self._in_thread(lambda: self._run(code))
         if self._session is not None:
             self._journal.keep()
@@ -161,6 +162,7 @@ class MontyREPL:
         await self._spawn()
 
         async def again(code: str) -> Execution | None:
+            self._calls.begin_block()
             done: Execution = await self._in_thread(lambda: self._run(code))
             return done if self._session is not None else None
 
@@ -390,9 +392,9 @@ class MontyREPL:
         if name in self._tools:
             return self._calls.use(name, args, kwargs)
         if name == "input":
-            raise EOFError("there is nobody to type")
+            raise RuntimeError("there is nobody to type: work with the context")
         if name in ("exit", "quit"):
-            raise SystemExit("the code called exit; the REPL goes on")
+            raise RuntimeError("the code called exit; the REPL goes on")
         if name not in FUNCTIONS:
             raise NameError(f"name {name!r} is not defined in this sandbox")
         prompts, model = _arguments(name, *args, **kwargs)

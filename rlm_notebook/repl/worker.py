@@ -21,7 +21,7 @@ import sys
 import threading
 import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlm_notebook.repl import batching, frames, interpreter, parcel
@@ -197,7 +197,7 @@ class _Stream(io.TextIOWrapper):
     """Writes to a descriptor, by lines, so that what child processes print stands in its place."""
 
     def __init__(self, fd: int, capture: FileCapture) -> None:
-        raw: BinaryIO = open(fd, "wb", closefd=False)
+        raw = io.BufferedWriter(io.FileIO(fd, "wb", closefd=False))
         super().__init__(raw, encoding="utf-8", errors="replace", line_buffering=True)
         self._fd = fd
         self._capture = capture
