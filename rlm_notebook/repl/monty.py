@@ -120,6 +120,7 @@ class MontyREPL:
         self._blocks: dict[int, int] = {}
         """Which block the feed with that number was."""
         self._seen: dict[str, list[str]] = {}
+        self._closed = False
 
     async def start(
         self,
@@ -133,6 +134,7 @@ class MontyREPL:
         """Start the sandbox and give it the context."""
         self._contexts = [context] if history is None else [*self._contexts, context]
         self._history, self._tools = history, tools
+        self._closed = False
         self._journal.begin_run(on_call, on_tool)
         self._calls.begin_run(self._journal.call, self._journal.use)
         try:
@@ -153,6 +155,8 @@ class MontyREPL:
         done: Execution = await self._in_thread(lambda: self._run(code))
         if self._session is not None:
             self._journal.keep()
+            return done
+        if self._closed:
             return done
         note, restored = await self._renewed()
         return replace(done, notes=[note], variables=restored.variables if restored else [])
@@ -184,6 +188,7 @@ class MontyREPL:
 
     async def close(self) -> None:
         """End the sandbox. A cancellation does not cut the clean-up short."""
+        self._closed = True
         stopping = asyncio.ensure_future(self._stop())
         try:
             await asyncio.shield(stopping)
@@ -211,6 +216,8 @@ class MontyREPL:
                 os.kill(self._pid, signal.SIGKILL)
 
     async def _spawn(self) -> None:
+        if self._closed:
+            raise REPLError("the REPL was closed: no further block can run")
         self._thread = self._thread or BlockThread("rlm-monty-repl")
         self._feeds, self._blocks = 0, {}
 

@@ -90,6 +90,7 @@ class SubprocessREPL:
         self._answer: Answer | None = None
         self._write_lock = asyncio.Lock()
         self._broken = ""
+        self._closed = False
 
     async def start(
         self,
@@ -103,6 +104,7 @@ class SubprocessREPL:
         """Start the process, give it the context and the names of the tools."""
         self._contexts = [context] if history is None else [*self._contexts, context]
         self._history, self._tools = history, tools
+        self._closed = False
         self._journal.begin_run(on_call, on_tool)
         try:
             if self._process is None:
@@ -128,7 +130,7 @@ class SubprocessREPL:
         try:
             note, restored = await self._renewed()
         except REPLError:
-            return done  # the next block tries again, and says why
+            return done  # it was closed; or the next block tries again, and says why
         return replace(done, notes=[note], variables=restored.variables if restored else [])
 
     async def _renewed(self) -> tuple[str, Execution | None]:
@@ -195,6 +197,7 @@ class SubprocessREPL:
 
         A cancellation (a second interrupt, a limit) does not cut the clean-up short.
         """
+        self._closed = True
         stopping = asyncio.ensure_future(self._stop_process())
         try:
             await asyncio.shield(stopping)
@@ -203,6 +206,8 @@ class SubprocessREPL:
             raise
 
     async def _spawn(self) -> None:
+        if self._closed:
+            raise REPLError("the REPL was closed: no further block can run")
         ours, theirs = socket.socketpair()
         self._directory = Path(tempfile.mkdtemp(prefix="rlm-repl-"))
         outputs: list[int] = []
@@ -234,6 +239,9 @@ class SubprocessREPL:
             for descriptor in outputs:
                 os.close(descriptor)
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
+        if self._closed:  # in the meantime
+            await self._stop_process()
+            raise REPLError("the REPL was closed: no further block can run")
         self._broken = ""
         self._answer = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(reader))

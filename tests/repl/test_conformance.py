@@ -373,6 +373,22 @@ async def test_a_cancelled_block_ends_its_sub_calls(kind: str) -> None:
         await asyncio.wait_for(ended.wait(), 5)
 
 
+async def test_closing_under_a_block_ends_it_for_good(kind: str) -> None:
+    reached = asyncio.Event()
+
+    async def hang(call: Call) -> list[str]:
+        reached.set()
+        await asyncio.sleep(60)
+        return []
+
+    async with started(kind, on_call=hang) as repl:
+        task = asyncio.create_task(repl.execute("llm_query('a')"))
+        await asyncio.wait_for(reached.wait(), 10)
+        await repl.close()
+        done = await asyncio.wait_for(task, 10)
+        assert done.error is not None
+
+
 async def test_two_at_once_do_not_mix_outputs_or_folders(kind: str) -> None:
     here = Path.cwd()
     code = (

@@ -110,7 +110,10 @@ async def test_an_endless_loop_is_killed_with_the_processes_it_started() -> None
     begin = time.monotonic()
     await repl.close()
     assert time.monotonic() - begin < 3
-    running.cancel()
+    done = await asyncio.wait_for(running, 5)
+    assert done.error is not None
+    assert done.error["type"] == "ProcessEnded"
+    assert repl._process is None, "a REPL that was closed starts no other process"
     assert not psutil.pid_exists(pids[1]), "ours is reaped when close() returns"
     while _alive(pids[0]):  # the system ends the other one in its own time
         assert time.monotonic() - begin < 10
