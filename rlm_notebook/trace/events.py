@@ -125,6 +125,7 @@ class RunAttrs(TypedDict, total=False):
     depth: int
     """0 for the root run."""
     repl: str
+    """subprocess, kernel or monty."""
     # at the end:
     answer: Any
     """The final answer as the model gave it (JSON value, mostly str)."""
@@ -223,7 +224,12 @@ class CodeAttrs(TypedDict, total=False):
     stderr: str
     error: ErrorInfo
     traceback: str
+    order: list[tuple[str, int]]
+    """If both streams were written to: which one, and how many characters, in turn."""
     variables: list[list[str]]
-    """Name, type, and a short value or size of each user variable after the block."""
+    """Name, type, size and short value of each user variable after the block."""
+    changes: dict[str, list[str]]
+    """``new``, ``changed``, ``gone``: names of variables, against the block before."""
     note: str
-    """For instance which reserved names were restored."""
+    """What the REPL did on its own account: which reserved names were restored, which loops were
+    run as a batch, how lost variables came back."""

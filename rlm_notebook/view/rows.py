@@ -200,9 +200,7 @@ def fields(span: Span) -> list[Field]:
     for stream in ("stdout", "stderr"):  # as a terminal shows it
         add(stream, shown(text_of(attrs.get(stream))), code=True)
     add("traceback", attrs.get("traceback"), code=True)
-    variables = attrs.get("variables")
-    if isinstance(variables, list) and variables:
-        add("variables", "\n".join(" ".join(map(str, each)) for each in variables), code=True)
+    add("variables", _variables(attrs), code=True)
     add("prompt", attrs.get("prompt"))
     messages = attrs.get("messages")
     if isinstance(messages, list):  # a long conversation: what it led to comes first
@@ -217,6 +215,31 @@ def fields(span: Span) -> list[Field]:
     add("answer", attrs.get("answer"))
     add("partial answer", attrs.get("partial"))
     return found
+
+
+def _variables(attrs: dict[str, Any]) -> str:
+    """A line a variable, in columns; what the block has changed is said behind it."""
+    found = attrs.get("variables")
+    rows = [
+        [text_of(each) for each in (*row, "", "", "", "")[:4]]
+        for row in (found if isinstance(found, list) else [])
+        if isinstance(row, list)
+    ]
+    changes = attrs.get("changes")
+    marks: dict[str, str] = {}
+    for what, names in changes.items() if isinstance(changes, dict) else ():
+        if isinstance(names, list):
+            marks.update((text_of(name), what) for name in names)
+    for name, what in marks.items():
+        if what == "gone":
+            rows.append([name, "", "", ""])
+    widths = [min(30, max((len(row[column]) for row in rows), default=0)) for column in range(3)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        mark = f"({marks[row[0]]})" if row[0] in marks else ""
+        lines.append("  ".join(part for part in (*cells, row[3], mark) if part).rstrip())
+    return "\n".join(lines)
 
 
 def label(span: Span) -> str:

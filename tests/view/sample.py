@@ -110,7 +110,9 @@ def realistic(*, slots: int = 20, cancelled: bool = False) -> Trace:
         recorder.close()
         return recorder.trace
     recorder.end(batch)
-    recorder.end(code, "ok", stdout="31 codes\n", variables=[["answers", "list", f"{slots} items"]])
+    variables = [["answers", "list", f"{slots} items", ""], ["codes", "int", "", "31"]]
+    changes = {"new": ["answers"], "changed": ["codes"], "gone": ["draft"]}
+    recorder.end(code, "ok", stdout="31 codes\n", variables=variables, changes=changes)
     recorder.end(turn)
 
     turn = _asked(recorder, clock, run, 2, "Two slots failed; I ask a child.", 640)
@@ -145,7 +147,8 @@ def everywhere(text: str) -> Trace:
     ends = ("finish_reason", "answer", "partial", "outcome", "stopped_by")
     attrs: dict[str, Any] = {
         **dict.fromkeys((*texts, *ends), text),
-        "variables": [[text, text, text]],
+        "variables": [[text, text, text, text]],
+        "changes": {"new": [text], "gone": [text]},
         "messages": [{"role": text, "content": text}],
         "attempts": attempts,
         text: text,

@@ -222,3 +222,13 @@ def test_a_text_that_is_written_shows_its_end() -> None:
     assert shown.detail.startswith("… ")
     assert shown.detail.endswith("the last ones")
     assert shown.chars == 513
+
+
+def test_variables_are_shown_in_columns_with_what_the_block_changed() -> None:
+    span = next(span for span in realistic(slots=2).find(kind="code") if "changes" in span.attrs)
+    shown = {field.name: field.text for field in fields(span)}["variables"].split("\n")
+    assert shown == [
+        "answers  list  2 items  (new)",
+        "codes    int            31  (changed)",
+        "draft                   (gone)",
+    ]
