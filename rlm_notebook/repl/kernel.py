@@ -183,10 +183,12 @@ def _execution(found: dict[str, Any]) -> Execution:
     error = found["error"]
     if error is not None and error["type"] == Stopped.__name__:
         error = {"type": "Interrupted", "message": "the block was interrupted"}
+    stdout, stderr = clean(found["stdout"]), clean(found["stderr"])
+    same = (stdout, stderr) == (found["stdout"], found["stderr"])
     return Execution(
-        stdout=clean(found["stdout"]),
-        stderr=clean(found["stderr"]),
-        order=[] if hidden else found["order"],
+        stdout=stdout,
+        stderr=stderr,
+        order=found["order"] if same else [],  # its lengths are those of the texts as printed
         error=error and {name: clean(text) for name, text in error.items()},
         traceback=clean(found["traceback"]),
         variables=[[clean(part) for part in row] for row in found["variables"]],

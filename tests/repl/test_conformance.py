@@ -70,6 +70,15 @@ async def test_stdout_and_stderr_are_apart_and_their_order_is_known(repl: REPL) 
     assert (alone.order, alone.outputs) == ([], ["x\n", ""])
 
 
+async def test_a_secret_in_the_environment_leaves_the_order_of_output_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-canary")
+    code = "import sys\nprint('a', file=sys.stderr)\nprint('b')\nprint('c', file=sys.stderr)"
+    async with started("kernel") as repl:
+        assert (await repl.execute(code)).outputs == ["a\n", "b\n", "c\n"]
+
+
 async def test_variables_and_functions_stay(repl: REPL) -> None:
     await repl.execute("x = 5\ndef double(n):\n    return 2 * n")
     assert (await repl.execute("print(double(x))")).stdout == "10\n"
