@@ -79,10 +79,15 @@ class Span:
         This is what the reference library (rlms 0.1.3) records as ``execution_time`` of every
         call of the batch. It is not a latency: it is here to show how far off it is.
         """
-        size = self.attrs.get("size")
-        if self.kind != "batch" or not size or self.duration is None:
+        if self.kind != "batch" or self.size <= 0 or self.duration is None:
             return None
-        return self.duration / int(size)
+        return self.duration / self.size
+
+    @property
+    def size(self) -> int:
+        """Number of prompts of a batch; 0 if it has none, or if the file says no number."""
+        size = self.attrs.get("size")
+        return size if isinstance(size, int) else 0
 
     @property
     def index(self) -> int | None:
@@ -124,7 +129,7 @@ class Span:
     def attempts(self) -> list[dict[str, Any]]:
         """All requests of a call that was retried; [] if the first one was the only one."""
         attempts = self.attrs.get("attempts")
-        return attempts if isinstance(attempts, list) else []
+        return [each for each in attempts if _sound(each)] if isinstance(attempts, list) else []
 
     @property
     def back_off(self) -> float:
@@ -315,3 +320,12 @@ class Tree:
 def _counts(span: Span) -> bool:
     """Whether the span is an LM call. A slot of an rlm_query batch is a child run, not a call."""
     return span.kind in CALL_KINDS and not span.attrs.get("child")
+
+
+def _sound(attempt: Any) -> bool:
+    """Whether the times of an attempt are numbers: a trace may come from a stranger."""
+    return (
+        isinstance(attempt, dict)
+        and all(isinstance(attempt.get(name, 0), int | float) for name in ("started", "ended"))
+        and isinstance(attempt.get("wait", 0.0), int | float | None)
+    )

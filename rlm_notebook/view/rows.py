@@ -114,7 +114,7 @@ def row(span: Span) -> Row:
         started=_ms(span.started) if span.started is not None else None,
         ended=_ms(span.ended) if span.ended is not None else None,
         index=span.index,
-        size=_int(span.attrs.get("size")),
+        size=span.size if "size" in span.attrs else None,
         limit=_int(span.attrs.get("limit")),
         approximate=round(approximate * 1e3, 3) if approximate is not None else None,
         tokens_in=_int(usage.get("input_tokens")) if usage else None,

@@ -64,7 +64,7 @@ def times(span: Span) -> str:
 
 def batch_words(span: Span) -> str:
     """Size, limit, failures and approximate latency of a batch."""
-    size = span.attrs.get("size") or 0
+    size = span.size
     parts = [f"{size:,} prompt{'' if size == 1 else 's'}, {span.attrs.get('limit')} at once"]
     failed = sum(slot.state == "error" for slot in span.slots)
     if failed:
