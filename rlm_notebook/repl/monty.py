@@ -282,7 +282,11 @@ class MontyREPL:
         try:
             await self._in_thread(begin)
         except monty.MontyError as error:
-            raise REPLError(f"the sandbox cannot take the context: {error}") from None
+            reason = str(error).partition(" — ")[0]
+            raise REPLError(
+                f"the sandbox cannot take the context: {reason}; it holds plain values only (str, "
+                "bytes, numbers, lists, dicts): convert it, or use --repl subprocess"
+            ) from None
 
     def _run(self, code: str) -> Execution:
         """In the thread: run one block."""
@@ -322,8 +326,8 @@ class MontyREPL:
             self._restore(notes)
             kind, text = self._content()
         except monty.MontyError as error:
-            self._ended("ProcessEnded", "")
-            return replace(done, error={"type": "ProcessEnded", "message": f"sandbox: {error}"})
+            ended = self._ended("ProcessEnded", f"the sandbox ended: {error}")
+            return done if done.error is not None else replace(done, error=ended)
         seen = {row[0]: row for row in rows}
         before, self._seen = self._seen, seen
         changes = {

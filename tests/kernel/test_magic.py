@@ -271,3 +271,54 @@ def test_a_session_keeps_its_variables_between_cells(kernel: Kernel) -> None:
     assert kernel.run("%rlm_sessions").stdout == "s: 2 answers; x\n"
     assert kernel.run("%rlm_sessions --close").stdout == "closed s\n"
     assert "there is no session" in kernel.run("%rlm_sessions").stdout
+
+
+def test_the_kernel_repl_has_live_objects_and_lets_the_view_live(kernel: Kernel) -> None:
+    kernel.run("class Live:\n    touched = 0\nlive = Live()")
+    kernel.run(
+        "toucher = FakeLM(block('live.touched += 1\\nfound = len(context)'), answering('found'))"
+    )
+    first = kernel.run("%%rlm --context corpus --model toucher --repl kernel --out inside\nq")
+    assert first.value.startswith("22\n")
+    assert first.stdout.count("trust") == 1, "the user is told that the code is trusted"
+    assert kernel.run("live.touched, found").value == "(1, 22)"
+    assert kernel.run("inside.trace.root.attrs['repl']").value == "'kernel'"
+    again = kernel.run("%%rlm --context corpus --model toucher --repl kernel\nq")
+    assert "trust" not in again.stdout, "once"
+    main = "import threading; name = threading.current_thread() is threading.main_thread()"
+    kernel.run(f"thread = FakeLM(block({main!r}), answering('name'))")
+    ran = kernel.run("%%rlm --context corpus --model thread --repl kernel\nq")
+    assert ran.value.startswith("false"), "the view could not be updated from a busy main thread"
+
+
+def test_an_interrupt_ends_an_endless_loop_of_the_kernel_repl(kernel: Kernel) -> None:
+    import time
+
+    start = time.monotonic()
+    ran = kernel.run(
+        "%%rlm --context corpus --model loop --repl kernel --out stopped\nq",
+        interrupt_when=lambda: time.monotonic() - start > 0.7,
+    )
+    assert ran.error.startswith("KeyboardInterrupt: the run was stopped")
+    assert ran.seconds < 3
+    assert kernel.run("stopped.outcome, stopped.trace.root.state").value == (
+        "('stopped', 'cancelled')"
+    )
+    threads = kernel.run(
+        "import threading; [t.name for t in threading.enumerate() if 'repl' in t.name]"
+    )
+    assert threads.value == "[]"
+    assert kernel.run("1 + 1").value == "2"
+
+
+def test_auto_batch_is_a_flag_of_the_cell(kernel: Kernel) -> None:
+    kernel.run("plain = FakeLM(answering('[llm_query(c) for c in context[:5]]'))")
+    kernel.run("%%rlm --context corpus --model plain --auto-batch --out batched\nq")
+    kernel.run("%%rlm --context corpus --model plain --out single\nq")
+    assert kernel.run("[len(b.slots) for b in batched.trace.batches]").value == "[5]"
+    assert kernel.run("len(single.trace.batches), batched.answer == single.answer").value == (
+        "(0, True)"
+    )
+    refused = kernel.run("%%rlm --context corpus --model plain --auto-batch --repl monty\nq")
+    assert "--auto-batch" in refused.error
+    assert len(refused.error.splitlines()) == 1

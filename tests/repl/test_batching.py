@@ -87,6 +87,38 @@ async def test_the_order_of_effects_stays(repl: REPL, calls: Calls) -> None:
     assert done.stdout == "ask a\nA\nask b\nB\nask c\nC\n"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "out = []\nfor c in ['1', '2', 'x', '3']:\n    out.append(int(llm_query(c)) + 1)",
+        "out = []\nfor c in ['1', '2', 'x', '3']:\n    a = llm_query(c)\n    out.append(int(a) + 1)",
+    ],
+)
+async def test_a_failure_is_at_the_same_place(code: str) -> None:
+    said = []
+    for batching in (True, False):
+        calls = Calls()
+        async with started("subprocess", "c", calls, limits=Limits(20.0, 4.0, batching)) as repl:
+            done = await repl.execute(code)
+            left = (await repl.execute("print(out, c)")).stdout
+        assert done.error is not None
+        said.append((done.error, done.traceback, left))
+        assert [size for _, size in calls.shapes] == ([4] if batching else [1, 1, 1])
+    assert said[0] == said[1]
+    assert said[0][2] == "[2, 3] x\n"
+    assert "line " in said[0][1]
+
+
+async def test_a_prompt_that_fails_leaves_the_answers_before_it(calls: Calls) -> None:
+    code = "out = []\nfor c in ['a', 'b', 3, 'd']:\n    out.append(llm_query('<' + c + '>'))"
+    async with started("subprocess", "c", calls, limits=BATCHING) as repl:
+        done = await repl.execute(code)
+        assert done.error is not None
+        assert done.error["type"] == "TypeError"
+        assert (await repl.execute("print(out, c)")).stdout == "['<A>', '<B>'] 3\n"
+    assert "<d>" not in [prompt for call in calls.made for prompt in call.prompts]
+
+
 async def test_without_the_option_nothing_is_changed(calls: Calls) -> None:
     async with started("subprocess", ["a", "b"], calls) as repl:
         done = await repl.execute("[llm_query(c) for c in context]")
@@ -95,10 +127,11 @@ async def test_without_the_option_nothing_is_changed(calls: Calls) -> None:
 
 
 def test_sixteen_calls_of_a_loop_are_at_work_at_once() -> None:
-    lm = FakeLM(answering("[llm_query(str(i)) for i in range(16)]"))
+    lm = FakeLM(answering("[llm_query(str(i)) for i in range(16)]"), seconds=0.05)
     result = RLM(lm, auto_batch=True).completion("c", "q")
     (batch,) = result.trace.find(kind="batch")
     assert batch.attrs["size"] == 16
+    assert lm.most_at_work == 16
     (code,) = result.trace.find(kind="code")
     assert "for i in range(16)" in code.attrs["code"], "the trace has the code as it was written"
     assert "batch" in code.attrs["note"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from rlm_notebook import RLM, Session
+from rlm_notebook.errors import REPLError
 from rlm_notebook.repl.protocol import REPL, Call, Limits, SubcallError, ToolCall, ToolError
 from tests.fakes import FakeLM, answering, block
 from tests.repl.kinds import KINDS, PYTHON, started
@@ -525,3 +527,106 @@ def test_monty_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) ->
         RLM(FakeLM(answering("1")), repl="monty").completion("c", "q")
     with pytest.raises(Exception, match="docker"):
         RLM(FakeLM(answering("1")), repl="docker")
+
+
+async def test_the_sandbox_refuses_what_is_no_plain_value() -> None:
+    import numpy as np
+
+    for value in (np.zeros(3), {"table": np.zeros(3)}):
+        with pytest.raises(REPLError, match=r"plain values only.*--repl subprocess"):
+            async with started("monty", value):
+                pass
+
+
+async def test_the_sandbox_takes_a_text_larger_than_one_frame() -> None:
+    text = "é" * 140_000_000  # 280 MB: its frames hold 256 MiB at most
+    async with started("monty", text) as repl:
+        done = await repl.execute("print(len(context), context[-1])")
+    assert done.stdout == "140000000 é\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "renewed"),
+    [
+        ("x = 'a' * 300_000_000", False),
+        ("x = []\nwhile True:\n    x.append('a' * 10_000 + str(len(x)))", True),  # none is left
+    ],
+)
+async def test_the_memory_of_the_sandbox_has_a_limit(code: str, renewed: bool) -> None:
+    async with started("monty", limits=Limits(20.0, 0.1)) as repl:
+        await repl.execute("kept = 7")
+        done = await repl.execute(code)
+        assert done.error is not None
+        assert (done.error["type"], bool(done.notes)) == ("MemoryError", renewed)
+        assert "memory limit exceeded" in done.error["message"]
+        assert (await repl.execute("kept")).stdout == "7\n"
+        await goes_on(repl)
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import time\nx = llm_query(str(time.monotonic()))", "made other calls"),
+        ("import time\nif 'a' in globals():\n    pass\nx = llm_query(str(time.time()))", "made"),
+    ],
+)
+async def test_variables_that_cannot_come_back_are_said_to_be_lost(code: str, why: str) -> None:
+    async with started("subprocess", limits=Limits(0.5)) as repl:
+        await repl.execute("first = 1")
+        await repl.execute(code)
+        done = await repl.execute("while True: pass")
+        assert "Variables of earlier blocks are lost: block 2 of them" in done.notes[0]
+        assert why in done.notes[0]
+        lost = await repl.execute("x")
+        assert lost.error is not None
+        assert lost.error["type"] == "NameError"
+        await goes_on(repl)
+
+
+async def test_a_block_that_does_not_end_when_run_again_is_said(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    async with started("subprocess", limits=Limits(0.5)) as repl:
+        await repl.execute(f"import os\nwhile not os.path.exists({str(mark)!r}):\n    pass")
+        mark.unlink()
+        done = await repl.execute("while True: pass")
+        assert "lost: block 1 of them did not end when it was run again" in done.notes[0]
+        await goes_on(repl)
+
+
+@pytest.mark.parametrize("context", ["text", "list"])
+def test_a_large_context_has_no_second_copy_and_lets_the_loop_run(context: str) -> None:
+    code = """
+import asyncio, resource, sys, time
+from rlm_notebook.repl.protocol import Limits
+from rlm_notebook.repl.subprocess import SubprocessREPL
+
+def mib():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+async def main(kind):
+    whole = 'é' * 60_000_000  # 120 MB as Python holds it, 120 MB as UTF-8
+    value = whole if kind == 'text' else [f'{i} ' + 'é' * 60_000 for i in range(1_000)]
+    gap, last = 0.0, time.monotonic()
+    async def tick():
+        nonlocal gap, last
+        while True:
+            await asyncio.sleep(0.005)
+            gap, last = max(gap, time.monotonic() - last), time.monotonic()
+    repl = SubprocessREPL(Limits(60, 4))
+    before, ticking = mib(), asyncio.create_task(tick())
+    async def none(call): return []
+    await repl.start(value, none)
+    done = await repl.execute('print(len(context))')
+    await repl.close()
+    print(done.stdout.strip(), round(mib() - before), round(gap, 3))
+
+asyncio.run(main(sys.argv[1]))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code, context], capture_output=True, text=True, check=True
+    )
+    size, more, gap = ran.stdout.split()
+    assert int(size) == (60_000_000 if context == "text" else 1_000)
+    assert float(more) < 60, "MiB; a copy would take 115"
+    assert float(gap) < 0.5, "seconds in which the loop did not run"
