@@ -32,8 +32,8 @@ from rlm_notebook.repl.protocol import (
     content,
 )
 
-_FRAME = 64 * 1024 * 1024
-"""Characters of a text that are sent at once; the worker takes frames of at most 256 MiB."""
+_FRAME = 32 * 1024 * 1024
+"""Characters (of 4 bytes at most) that are sent at once; the worker takes frames of 256 MiB."""
 _MOST_SUSPENSIONS = 2**31 - 1
 _HELPERS = """
 __rlm_print = print

@@ -538,11 +538,14 @@ async def test_the_sandbox_refuses_what_is_no_plain_value() -> None:
                 pass
 
 
-async def test_the_sandbox_takes_a_text_larger_than_one_frame() -> None:
-    text = "é" * 140_000_000  # 280 MB: its frames hold 256 MiB at most
+async def test_the_sandbox_takes_a_text_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlm_notebook.repl import monty
+
+    monkeypatch.setattr(monty, "_FRAME", 1_000)
+    text = "".join(f"{n} é " for n in range(3_000))
     async with started("monty", text) as repl:
-        done = await repl.execute("print(len(context), context[-1])")
-    assert done.stdout == "140000000 é\n"
+        done = await repl.execute("print(context)")
+    assert done.stdout == f"{text}\n"
 
 
 @pytest.mark.parametrize(
