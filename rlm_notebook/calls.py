@@ -22,9 +22,12 @@ from rlm_notebook.lm.protocol import (
 )
 from rlm_notebook.provider_limit import ProviderLimit, limit_of
 from rlm_notebook.retry import RetryPolicy
+from rlm_notebook.trace.follow import text_of
 from rlm_notebook.trace.jsonl import clean
 from rlm_notebook.trace.recorder import Recorder
+from rlm_notebook.trace.tree import Span
 
+END_OF_RECORDING = "the recorded run ends here"
 TEXT_SECONDS = 0.05
 """How often the text of a streamed answer is recorded."""
 HEDGE_LOOK_SECONDS = 0.05
@@ -89,6 +92,11 @@ class Caller:
         LMError
             It failed for good; the span is ended already.
         """
+        recorded = self.recorder.recorded(span)
+        if recorded is not None:
+            return self._again(span, recorded)
+        if self._strict:
+            raise self._not_recorded(span)
         call = _Call(self, span, lm, request, run, hedge)
         try:
             response = await call.go()
@@ -105,6 +113,44 @@ class Caller:
             raise
         self._errors_in_a_row = 0
         return self._record(span, response, call.attrs())
+
+    def _again(self, span: int, recorded: Span) -> Response:
+        """What a recorded call gave, without asking again."""
+        state, error = recorded.state, recorded.error
+        if state in ("ok", "empty", "null"):
+            names = ("response", "usage", "finish_reason")
+            attrs = {name: recorded.attrs[name] for name in names if name in recorded.attrs}
+            self.recorder.running(span)
+            self.recorder.end(span, state, **attrs)
+            text, reason = recorded.response, attrs.get("finish_reason")
+            return Response(text, recorded.usage, reason if isinstance(reason, str) else None)
+        if error is None or state not in ("error", "not_sent"):
+            raise self._not_recorded(span)
+        failure = error_from(error)
+        self.recorder.end(span, state, error=error)
+        if failure.type == "limit":
+            self._on_limit(str(failure))
+        raise failure
+
+    def _not_recorded(self, span: int) -> LMError:
+        follower, live = self.recorder.follower, self.recorder.trace.tree.spans[span]
+        above = follower.twin(live.parent.id) if follower and live.parent else None
+        if follower is not None and above is not None and above.state in ("ok", "error"):
+            asked = live.prompt or text_of(live.attrs.get("messages"))
+            follower.compare(live.place, "a call", None, asked)
+        failure = self.end_of_recording()
+        self.recorder.end(span, "not_sent", error=error_attrs(failure))
+        return failure
+
+    def end_of_recording(self) -> LMError:
+        """The recorded run does not go further: this one, which repeats it, ends too."""
+        self._on_limit(END_OF_RECORDING)
+        return LMError("not sent: the recorded run has no answer to this", type="limit")
+
+    @property
+    def _strict(self) -> bool:
+        follower = self.recorder.follower
+        return follower is not None and follower.strict
 
     def limit(self, lm: LM) -> ProviderLimit:
         """The limit of a model's provider; this run's settings hold from its first call on."""
@@ -319,6 +365,13 @@ class _StreamedText:
         self._timer = None
         text, self._pieces = "".join(self._pieces), []
         self._recorder.text(self._span, clean(text))
+
+
+def error_from(attrs: dict[str, Any]) -> LMError:
+    """The error that a trace has kept."""
+    status = attrs.get("status")
+    message, kind = str(attrs.get("message") or "it failed"), str(attrs.get("type") or "error")
+    return LMError(message, type=kind, status=status if isinstance(status, int) else None)
 
 
 def error_attrs(error: LMError) -> dict[str, Any]:

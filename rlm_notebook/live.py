@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
@@ -26,6 +26,7 @@ from rlm_notebook.errors import (
     UsageError,
 )
 from rlm_notebook.handler import handler
+from rlm_notebook.kept import keep
 from rlm_notebook.limits import RunLimits
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.repl.choice import check_repl
@@ -35,10 +36,14 @@ from rlm_notebook.sessions import Session
 from rlm_notebook.settings import Settings, recorded
 from rlm_notebook.subcalls import SubcallGate
 from rlm_notebook.tools import Tool
+from rlm_notebook.trace.follow import Follower
 from rlm_notebook.trace.jsonl import SUFFIX, JsonlWriter, clean
 from rlm_notebook.trace.recorder import Recorder, Sink
 from rlm_notebook.trace.trace import Trace
 from rlm_notebook.turns import Ending, Run, Shared, end_run, start_run
+
+if TYPE_CHECKING:
+    from rlm_notebook.replay import Edit, Plan
 
 TICK_SECONDS = 0.05
 """How often the loop of a run wakes at the least, so that an interrupt is noticed."""
@@ -64,6 +69,8 @@ class LiveRun:
         The user's own functions in the REPL, by name.
     session
         Keeps the REPL for the next run.
+    plan
+        The recorded run that this one repeats or goes on with.
     trace
         File to write; default: a new one in ``settings.trace_dir``. An existing file is never
         overwritten: the name gets a number.
@@ -85,6 +92,7 @@ class LiveRun:
         trace: str | Path | None = None,
         tools: Mapping[str, Tool] | None = None,
         session: Session | None = None,
+        plan: Plan | None = None,
     ) -> None:
         self.question = clean(question.strip())
         if not self.question:
@@ -105,16 +113,34 @@ class LiveRun:
         self._stopped_by: str | None = None
         self.result: Result | None = None
         """Set when the run has ended, however it ended."""
+        self._plan = plan
+        base = plan.base if plan is not None else None
+        described = {
+            **recorded(settings),
+            "tools": {
+                name: {"signature": tool.signature, "description": tool.description}
+                for name, tool in self._tools.items()
+            },
+            "session": session.name if session is not None else None,
+            "session_runs": len(session.history) if session is not None else 0,
+        }
         self._recorder = Recorder(
             engine=f"rlm_notebook {_version('rlm-notebook')}",
-            settings={
-                **recorded(settings),
-                "tools": list(self._tools),
-                "session": session.name if session is not None else None,
-            },
+            settings=described,
             packages=_packages(),
+            base=base,
+            follows=plan.follows.tree if plan is not None and plan.follows is not None else None,
         )
-        self._write_to(_trace_path(trace, settings.trace_dir))
+        if plan is not None and plan.append:
+            assert base is not None
+            assert base.path is not None
+            writer = JsonlWriter(base.path, None, on_error=self._recorder.warn)
+            self._recorder.add_sink(writer, from_start=False)
+        else:
+            if base is not None:
+                base.header.settings = described
+            if plan is None or plan.follows is None or trace is not None:
+                self._write_to(_trace_path(trace, settings.trace_dir))
         self._view: View | None = None
 
     @property
@@ -126,6 +152,11 @@ class LiveRun:
     def warnings(self) -> list[str]:
         """What went wrong beside the run so far."""
         return self._recorder.warnings
+
+    @property
+    def follower(self) -> Follower | None:
+        """Knows the recorded run that this one repeats."""
+        return self._recorder.follower
 
     def now(self) -> int:
         """ns since the run began."""
@@ -206,8 +237,12 @@ class LiveRun:
             asyncio.get_running_loop(),
             self._tools,
             self._session,
+            edit_of=self._edit_of,
         )
+        if self._plan is not None and self._plan.base is not None:
+            recorder.go_on(self._plan.reopened, self._plan.changes)
         span = start_run(shared, self._lm, self._context, self.question)
+        keeping = asyncio.create_task(asyncio.to_thread(self._keep_context, span))
         run = Run(shared, self._lm, context=self._context, question=self.question, span=span)
         state = "ok"
         failure: LMError | None = None
@@ -232,10 +267,25 @@ class LiveRun:
             failure = LMError(f"internal error: {error!r}", type=type(error).__name__)
             end_run(recorder, span, replace(run.ending, outcome="error"), "error", failure)
             raise
+        while not keeping.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([keeping])
         usage = msgspec.to_builtins(recorder.trace.usage)
         stopped = {"stopped_by": self._stopped_by} if ending.outcome == "stopped" else {}
         end_run(recorder, span, ending, state, failure, usage=usage, **stopped)
         return self._result(ending, failure)
+
+    def _edit_of(self, call: int) -> Edit | None:
+        return self._plan.edit_of(self.trace.tree.spans[call]) if self._plan is not None else None
+
+    def _keep_context(self, span: int) -> None:
+        path, most = self.trace.path, self._settings.keep_context
+        plan = self._plan
+        if path is None or not most or (plan is not None and (plan.append or plan.follows)):
+            return
+        found = keep(self._context.value, path.parent, most)
+        if found is not None:
+            self._recorder.update(span, context_digest=found)
 
     def _result(self, ending: Ending, failure: LMError | None) -> Result:
         return Result(

@@ -6,7 +6,7 @@ import asyncio
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlm_notebook.context import taken
 from rlm_notebook.errors import UsageError
@@ -17,6 +17,9 @@ from rlm_notebook.result import Result
 from rlm_notebook.sessions import Session
 from rlm_notebook.settings import Settings, make_settings, provider_settings
 from rlm_notebook.tools import make_tools
+
+if TYPE_CHECKING:
+    from rlm_notebook.replay import Plan
 
 _BUILTIN = "builtin/"
 
@@ -150,8 +153,15 @@ class RLM:
         *,
         trace: str | Path | None = None,
         session: Session | None = None,
+        plan: Plan | None = None,
     ) -> LiveRun:
-        """A run that can be watched and stopped: ``await run.go()`` starts it."""
+        """A run that can be watched and stopped: ``await run.go()`` starts it.
+
+        Parameters
+        ----------
+        plan
+            The recorded run that it goes on with, see :mod:`rlm_notebook.replay`.
+        """
         return LiveRun(
             self._lookup(self.settings.model),
             context,
@@ -161,6 +171,7 @@ class RLM:
             trace=trace,
             tools=self.tools,
             session=session,
+            plan=plan,
         )
 
     def _lookup(self, name: str | None) -> LM:

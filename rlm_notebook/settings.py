@@ -163,6 +163,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trace_dir: Annotated[
         str, msgspec.Meta(description="folder for traces that have no path of their own")
     ] = "rlm-traces"
+    keep_context: Annotated[
+        NotNegative,
+        msgspec.Meta(
+            description="MiB up to which a context is kept beside the traces, once each, so that "
+            "runs can be replayed, resumed and forked; 0: never"
+        ),
+    ] = 64.0
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -238,6 +245,25 @@ def recorded(settings: Settings) -> dict[str, Any]:
     if settings.base_url is not None:
         found["base_url"] = shown(settings.base_url)
     return found
+
+
+def from_recorded(found: Mapping[str, Any], **changes: Any) -> Settings:
+    """The settings of a recorded run, with changes.
+
+    Raises
+    ------
+    UsageError
+        A change is not right.
+    """
+    values: dict[str, Any] = {}
+    for field in fields():
+        if field.name in found:
+            try:
+                values[field.name] = convert(field.name, found[field.name])
+            except UsageError:
+                continue  # of another version, or damaged: the default
+    values |= {name: convert(name, value) for name, value in changes.items()}
+    return Settings(**values)
 
 
 def make_settings(**values: Any) -> Settings:

@@ -7,9 +7,10 @@ Everything here runs on the handler's loop.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rlm_notebook.calls import Caller, error_attrs
 from rlm_notebook.errors import LMError, RLMError
@@ -20,9 +21,11 @@ from rlm_notebook.repl.protocol import Call, SubcallError, ToolCall, ToolError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from rlm_notebook.replay import Edit
     from rlm_notebook.settings import Settings
     from rlm_notebook.tools import Tool
     from rlm_notebook.trace.recorder import Recorder
+    from rlm_notebook.trace.tree import Span
 
 RunChild = Callable[[str, str | None, int, "int | None"], Awaitable[str]]
 """(prompt, model, parent span, slot if it is one of a batch) -> answer; raises LMError."""
@@ -96,7 +99,9 @@ class Subcalls:
         run: int,
         tools: Mapping[str, Tool],
         loop: asyncio.AbstractEventLoop,
+        edit_of: Callable[[int], Edit | None],
     ) -> None:
+        self._edit_of = edit_of
         self._tools = tools
         self._loop = loop
         self._recorder = recorder
@@ -136,6 +141,14 @@ class Subcalls:
             [*(repr(value) for value in call.args), *(f"{k}={v!r}" for k, v in call.kwargs.items())]
         )
         span = recorder.start("tool", self.parent, function=call.name, arguments=arguments)
+        recorded = recorder.recorded(span)
+        if recorded is not None and (error := recorded.error) is not None:
+            recorder.end(span, "error", error=error)
+            raise ToolError(str(error.get("type")), str(error.get("message")))
+        if recorded is not None and "value" in recorded.attrs:
+            result, value = recorded.attrs.get("result"), recorded.attrs["value"]
+            recorder.end(span, "ok", result=result, value=value)
+            return value
         try:
             value = await self._tools[call.name].use(self._loop, call.args, call.kwargs)
         except asyncio.CancelledError:
@@ -145,7 +158,8 @@ class Subcalls:
             kind, message = type(error).__name__, " ".join(str(error).split())
             recorder.end(span, "error", error={"type": kind, "message": message})
             raise ToolError(kind, message) from None
-        recorder.end(span, "ok", result=value if isinstance(value, str) else repr(value))
+        result = value if isinstance(value, str) else repr(value)
+        recorder.end(span, "ok", result=result, **({"value": value} if _is_json(value) else {}))
         return value
 
     async def _answer(self, call: Call, child: bool) -> list[str]:
@@ -185,8 +199,9 @@ class Subcalls:
             size=len(call.prompts),
             limit=limit,
             model=name,
+            prompts=call.prompts,
         )
-        marks = {"child": True} if child else {}
+        marks: dict[str, Any] = {"child": True} if child else {}
         spans = [
             recorder.start(
                 "slot", batch, state="waiting", index=index, prompt=prompt, model=name, **marks
@@ -202,12 +217,14 @@ class Subcalls:
         answers = [""] * len(spans)
         failed: list[tuple[int, LMError]] = []
         hopeless: LMError | None = None
+        self._as_recorded(batch)
 
         async def slot(index: int) -> None:
             nonlocal hopeless
             prompt, span = call.prompts[index], spans[index]
+            recorded = recorder.recorded(span)
             try:
-                if hopeless is not None:
+                if recorded is None and hopeless is not None:
                     raise self._not_sent(span, hopeless)
                 if child and index not in call.invalid and not isinstance(lm, RLMError):
                     assert self._run_child is not None
@@ -219,7 +236,7 @@ class Subcalls:
             except LMError as error:
                 answers[index] = f"Error: {error}"
                 failed.append((index, error))
-                if error.hopeless:
+                if error.hopeless and recorded is None:
                     hopeless = error  # what is not under way yet would only fail in the same way
                 if settings.failure_rule == "taskgroup":
                     raise
@@ -239,6 +256,25 @@ class Subcalls:
         recorder.end(batch, "ok", failed=len(failed))
         return answers
 
+    def _as_recorded(self, batch: int) -> None:
+        """A batch that was given up at its first failure is given up again.
+
+        Raises
+        ------
+        SubcallError
+            As it was.
+        """
+        recorded = self._recorder.recorded(batch)
+        if recorded is None or recorded.error is None:
+            return
+        tree = self._recorder.trace.tree
+        for slot in list(tree.spans[batch].slots):
+            twin = self._recorder.recorded(slot.id)
+            if twin is not None:
+                self._recorder.end(slot.id, twin.state, **_outcome(twin))
+        self._recorder.end(batch, "error", error=recorded.error)
+        raise SubcallError(str(recorded.error.get("message")))
+
     async def _plain(
         self,
         span: int,
@@ -248,14 +284,24 @@ class Subcalls:
         request: Request | None = None,
         hedge: Hedge | None = None,
     ) -> str:
-        if invalid is not None or isinstance(lm, RLMError):
+        recorded = self._recorder.recorded(span) is not None
+        if not recorded and (invalid is not None or isinstance(lm, RLMError)):
             message = f"a prompt must be a str, not {invalid}" if invalid is not None else str(lm)
             failure = LMError(message, type="prompt" if invalid is not None else "model")
             self._recorder.end(span, "not_sent", error=error_attrs(failure))
             raise failure
+        edit = self._edit_of(span) if not recorded else None
+        if edit is not None:
+            request = None
+            if edit.prompt is not None:
+                self._recorder.update(span, prompt=edit.prompt, edited={"prompt": prompt})
+                prompt = edit.prompt
+            if edit.model is not None:
+                lm = self._lookup(edit.model)
+                self._recorder.update(span, model=lm.name)
         if request is None:
             request = self._caller.request("sub", Message("user", prompt))
-        response = await self._caller.call(span, lm, request, self._run, hedge)
+        response = await self._caller.call(span, cast("LM", lm), request, self._run, hedge)
         if response.text is None:
             return f"Error: the model returned no content ({response.finish_reason or 'no reason'})"
         return response.text
@@ -270,6 +316,24 @@ class Subcalls:
             return self._lookup(model)
         except RLMError as error:
             return error
+
+
+def _outcome(span: Span) -> dict[str, Any]:
+    names = ("response", "usage", "finish_reason", "error")
+    return {name: span.attrs[name] for name in names if name in span.attrs}
+
+
+def _is_json(value: Any) -> bool:
+    """Whether the value comes back from JSON as it is."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(each) for key, each in value.items())
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    return value is None or isinstance(value, str | bool | int) or _is_finite(value)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _longest_first(prompts: list[str]) -> list[int]:

@@ -7,26 +7,34 @@ and the REPL are always on the handler's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from rlm_notebook import prompts
-from rlm_notebook.calls import Caller, error_attrs
+from rlm_notebook.calls import Caller, error_attrs, error_from
 from rlm_notebook.context import Context, taken
 from rlm_notebook.errors import LMError, RLMError
 from rlm_notebook.handler import Handler
-from rlm_notebook.lm.protocol import LM, Message, Purpose, Response
+from rlm_notebook.lm.protocol import LM, Message, Purpose, Request, Response
 from rlm_notebook.parsing import Final, Reply, parse_reply, without_thinking
 from rlm_notebook.repl.choice import make_repl
 from rlm_notebook.repl.output import shown
-from rlm_notebook.repl.protocol import REPL, Execution, Limits
+from rlm_notebook.repl.protocol import REPL, STOPPED, Execution, Limits
 from rlm_notebook.sessions import Session
 from rlm_notebook.settings import Settings
 from rlm_notebook.subcalls import Place, SubcallGate, Subcalls
 from rlm_notebook.tools import Tool
 from rlm_notebook.trace.recorder import Recorder
+from rlm_notebook.trace.tree import Span
+
+if TYPE_CHECKING:
+    from rlm_notebook.replay import Edit
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,8 @@ class Shared:
     tools: Mapping[str, Tool] = field(default_factory=dict)
     session: Session | None = None
     """Keeps the REPL of the root run."""
+    edit_of: Callable[[int], Edit | None] = lambda _: None
+    """What a fork changes in the call with that span."""
     make_repl: Callable[[str, Limits, bool], REPL] = make_repl
     """By the name of its kind, its limits, and whether it is that of a child."""
 
@@ -105,6 +115,7 @@ class Run:
             span,
             shared.tools,
             shared.loop,
+            shared.edit_of,
         )
         self._messages: list[Message] = []
         self._has_seen_output = False
@@ -142,7 +153,7 @@ class Run:
             await self._final(limit)
             return self.ending
         finally:
-            await run(self._repl.close())
+            await _to_the_end(run(self._repl.close()))
 
     def _described(self) -> str:
         session = self._session
@@ -189,16 +200,41 @@ class Run:
             model=self._lm.name,
             messages=[{"role": m.role, "content": m.content} for m in self._messages],
         )
+        self._check_messages(span)
+        edit = self._shared.edit_of(span) if self._recorder.recorded(span) is None else None
+        if edit is not None and edit.prompt is not None:
+            request = self._told_besides(span, request, edit.prompt)
         try:
             return await self._shared.handler.run(caller.call(span, self._lm, request, self._span))
         except LMError as error:
             self._recorder.end(turn, "error", error=error_attrs(error))
             raise
 
+    def _told_besides(self, call: int, request: Request, text: str) -> Request:
+        """The request with a text of the user's at its end, from now on."""
+        last = self._messages[-1]
+        self._messages[-1] = Message(last.role, f"{last.content}\n\n{text}")
+        messages = [{"role": m.role, "content": m.content} for m in self._messages]
+        before = [*messages[:-1], {"role": last.role, "content": last.content}]
+        self._recorder.update(call, messages=messages, edited={"messages": before})
+        return msgspec.structs.replace(request, messages=tuple(self._messages))
+
+    def _check_messages(self, call: int) -> None:
+        """Whether a replay tells the model the same as the recorded run."""
+        follower, recorded = self._recorder.follower, self._recorder.recorded(call)
+        if follower is None or not follower.strict or recorded is None:
+            return
+        place = self._recorder.trace.tree.spans[call].place
+        before = recorded.attrs.get("messages")
+        now = [{"role": m.role, "content": m.content} for m in self._messages]
+        for number, (old, new) in enumerate(zip_longest(before or [], now), start=1):
+            if not follower.compare(place, f"message {number}", _content(old), _content(new)):
+                raise self._shared.caller.end_of_recording()
+
     async def _execute(self, turn: int, number: int, code: str) -> Execution:
         span = self._recorder.start("code", turn, index=number, code=code)
         self._subcalls.parent = span
-        execution = await self._shared.handler.run(self._repl.execute(code))
+        execution = await self._run_block(span, code)
         attrs: dict[str, Any] = {
             "stdout": execution.stdout,
             "stderr": execution.stderr,
@@ -215,6 +251,32 @@ class Run:
         self._recorder.end(span, "error" if execution.error else "ok", **attrs)
         if execution.content is not None:
             self.ending.partial = execution.content
+        return execution
+
+    async def _run_block(self, span: int, code: str) -> Execution:
+        """Run a block, or run it again as it was recorded."""
+        follower, recorded = self._recorder.follower, self._recorder.recorded(span)
+        strict = follower is not None and follower.strict
+        if recorded is None or recorded.state in ("cancelled", "interrupted"):
+            if strict:
+                raise self._shared.caller.end_of_recording()
+            return await self._shared.handler.run(self._repl.execute(code))
+        then = recorded_execution(recorded)
+        if then.error is not None and then.error.get("type") in STOPPED:
+            return then  # it had to be stopped then, so it would have to be stopped again
+        code = recorded.code or code  # the user may have edited it
+        execution = await self._shared.handler.run(self._repl.execute(code))
+        if not strict:  # what the model was told then is what counts, also if it is random
+            return replace(then, content=execution.content, ready=execution.ready)
+        assert follower is not None
+        place = self._recorder.trace.tree.spans[span].place
+        for what in ("stdout", "stderr", "error", "traceback"):
+            if follower.difference is None:
+                follower.compare(place, what, getattr(then, what), getattr(execution, what))
+        for missing in follower.left(span):
+            follower.compare(missing.place, "a call", missing.prompt or missing.name, None)
+        if follower.difference is not None:
+            raise self._shared.caller.end_of_recording()
         return execution
 
     def _feedback(self, execution: Execution, number: int, of: int) -> str:
@@ -290,10 +352,13 @@ class Run:
         question = prompts.CHILD_QUESTION
         lm, context = shared.lookup(model), taken(prompt)
         waiting = (
-            start_run(shared, lm, context, question, depth, parent, "waiting")
+            start_run(shared, lm, context, question, depth, parent, "waiting", prompt=prompt)
             if slot is None
             else slot
         )
+        recorded = recorder.recorded(waiting)
+        if recorded is not None and not (recorder.follower and recorder.follower.strict):
+            return _recorded_answer(recorded)
         async with shared.gate.place() as place:
             recorder.running(waiting)
             span = (
@@ -334,6 +399,7 @@ def start_run(
     depth: int = 0,
     parent: int | None = None,
     state: Literal["waiting", "running"] = "running",
+    **attrs: Any,
 ) -> int:
     """Start the span of a run."""
     return shared.recorder.start(
@@ -345,6 +411,7 @@ def start_run(
         model=lm.name,
         depth=depth,
         repl=shared.settings.repl,
+        **attrs,
     )
 
 
@@ -364,6 +431,52 @@ def end_run(
     if error is not None:
         attrs["error"] = error_attrs(error)
     recorder.end(span, state, **attrs)
+
+
+def recorded_execution(span: Span) -> Execution:
+    """What a recorded block gave, as far as the trace tells it."""
+    attrs = span.attrs
+    order = attrs.get("order")
+    note = attrs.get("note")
+    return Execution(
+        stdout=str(attrs.get("stdout") or ""),
+        stderr=str(attrs.get("stderr") or ""),
+        error=span.error,
+        traceback=str(attrs.get("traceback") or ""),
+        order=[(str(name), int(size)) for name, size in order] if isinstance(order, list) else [],
+        variables=attrs.get("variables") or [],
+        changes=attrs.get("changes") or {},
+        notes=[note] if isinstance(note, str) else [],
+    )
+
+
+def _recorded_answer(span: Span) -> str:
+    """What a child run that is in the trace had answered.
+
+    Raises
+    ------
+    LMError
+        It had failed.
+    """
+    if span.error is not None:
+        raise error_from(span.error)
+    return answer_text(span.attrs.get("answer") if span.kind == "run" else span.response)
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do it whole, also if a cancellation comes before it has begun."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        raise
+
+
+def _content(message: Any) -> Any:
+    return message.get("content") if isinstance(message, dict) else message
 
 
 def answer_text(answer: Any) -> str:

@@ -50,6 +50,7 @@ def test_a_function_is_called_with_its_arguments_and_is_a_span_of_the_trace() ->
         "function": "fetch_page",
         "arguments": "'a', retries=3",
         "result": "a x 3",
+        "value": "a x 3",
     }
     assert "fetch_page" in result.trace.to_text()
 

@@ -25,7 +25,7 @@ def write(value: Any, path: str) -> None:
     with _new(path) as file:
         if isinstance(value, str):
             file.write(_TEXT)
-            for piece in _pieces(value):
+            for piece in pieces(value):
                 file.write(piece)
             return
         file.write(_PICKLED)
@@ -66,7 +66,8 @@ def _new(path: str) -> Any:
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
-def _pieces(text: str) -> Iterator[bytes]:
+def pieces(text: str) -> Iterator[bytes]:
+    """The text as UTF-8, piece by piece."""
     for start in range(0, len(text), PIECE):
         piece = text[start : start + PIECE]
         try:
@@ -90,7 +91,7 @@ class _Pickler(pickle.Pickler):
         if known is not None:
             return known[0]
         self._known[id(value)] = (len(self._known), value)
-        size: int = sum(self._texts.write(piece) for piece in _pieces(value))
+        size: int = sum(self._texts.write(piece) for piece in pieces(value))
         return -1 - size
 
 

@@ -1,8 +1,8 @@
 """The records a trace is made of. A run is a function of these events and of nothing else.
 
-Four records carry all: a span starts, is updated, streams text, ends. What a span of each kind holds is
-written down in the ``...Attrs`` classes: all keys are optional, unknown keys are kept, so that
-other engines and later versions can add to them.
+Five records carry all: a span starts, is updated, streams text, ends, and spans are opened again
+when a run is resumed. What a span of each kind holds is written down in the ``...Attrs`` classes:
+all keys are optional, unknown keys are kept, so that other engines and later versions can add.
 """
 
 from __future__ import annotations
@@ -76,7 +76,19 @@ class SpanEnded(msgspec.Struct, frozen=True, tag_field="e", tag="end"):
     attrs: dict[str, Any]
 
 
-Event = SpanStarted | SpanUpdated | SpanText | SpanEnded
+class SpansReopened(msgspec.Struct, frozen=True, tag_field="e", tag="reopen"):
+    """A run that had stopped goes on: these spans are open again. Its time stood still meanwhile."""
+
+    t: int
+    id: int
+    """The root run."""
+    ids: list[int]
+    """All of them: runs, turns, blocks and batches go on, LM calls are waiting to be asked again."""
+    attrs: dict[str, Any]
+    """``at``: wall-clock time, ISO 8601; ``settings`` that were changed."""
+
+
+Event = SpanStarted | SpanUpdated | SpanText | SpanEnded | SpansReopened
 
 
 class Header(msgspec.Struct, tag_field="e", tag="header"):
@@ -90,6 +102,11 @@ class Header(msgspec.Struct, tag_field="e", tag="header"):
     settings: dict[str, Any] = {}
     packages: dict[str, str] = {}
     """Versions of Python and of the packages that matter."""
+    parent: dict[str, Any] = {}
+    """Forks: ``trace`` (name of the parent's file), ``id`` and ``place`` (the span it was forked at,
+    and that in words), ``edited`` (what was changed)."""
+    run: str = ""
+    """A name of its own for the run, by which its forks know it."""
 
 
 class ErrorInfo(TypedDict, total=False):
@@ -101,6 +118,16 @@ class ErrorInfo(TypedDict, total=False):
     """One line."""
     status: int
     """HTTP status, where there was one."""
+
+
+class EditedAttrs(TypedDict, total=False):
+    """What stood in a span before the user edited it, by the name of the attribute: ``edited`` of
+    calls and code. The attribute itself holds what was used."""
+
+    prompt: str
+    messages: list[dict[str, str]]
+    response: str | None
+    code: str
 
 
 class UsageAttrs(TypedDict, total=False):
@@ -126,6 +153,10 @@ class RunAttrs(TypedDict, total=False):
     """0 for the root run."""
     repl: str
     """subprocess, kernel or monty."""
+    prompt: str
+    """Child runs of a single ``rlm_query``: their context. Those of a batch have it in their slot."""
+    context_digest: str
+    """Root run: BLAKE2b of the context, under which it may be kept beside the trace."""
     # at the end:
     answer: Any
     """The final answer as the model gave it (JSON value, mostly str)."""
@@ -188,6 +219,7 @@ class CallAttrs(TypedDict, total=False):
     finish_reason: str
     attempts: list[Attempt]
     """All requests of the call, if there was more than one."""
+    edited: EditedAttrs
     first_token: int
     """Streamed calls: when the first piece of the text came, ns since the trace began."""
 
@@ -210,6 +242,8 @@ class ToolAttrs(TypedDict, total=False):
     """As Python shows them."""
     # at the end:
     result: str
+    value: Any
+    """The result as JSON data, where it is some and no str."""
     error: ErrorInfo
 
 
@@ -230,6 +264,7 @@ class CodeAttrs(TypedDict, total=False):
     """Name, type, size and short value of each user variable after the block."""
     changes: dict[str, list[str]]
     """``new``, ``changed``, ``gone``: names of variables, against the block before."""
+    edited: EditedAttrs
     note: str
     """What the REPL did on its own account: which reserved names were restored, which loops were
     run as a batch, how lost variables came back."""

@@ -23,6 +23,7 @@ from rlm_notebook.trace.events import (
     Event,
     Header,
     SpanEnded,
+    SpansReopened,
     SpanStarted,
     SpanText,
     SpanUpdated,
@@ -45,32 +46,46 @@ class Text(msgspec.Struct, frozen=True, tag_field="e", tag="text"):
     text: str
 
 
-Line = Header | Text | SpanStarted | SpanUpdated | SpanText | SpanEnded
+Line = Header | Text | SpanStarted | SpanUpdated | SpanText | SpanEnded | SpansReopened
 
+_PIECE = 1 << 16
+"""Bytes that are searched at once for the last newline."""
+_GZIP = b"\x1f\x8b"
 _encoder = msgspec.json.Encoder(enc_hook=repr)
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 class JsonlWriter:
-    """A sink that appends to a new file.
+    """A sink that appends to a new file, or to an old one; no other process can write it meanwhile.
 
     Parameters
     ----------
     path
         Must not exist; its folder is made where needed.
+    header
+        First line of a new file; None: go on with the file that exists.
 
     Raises
     ------
     TraceError
-        The file exists or cannot be made.
+        The file exists or cannot be made; or it does not exist, or is written by another run.
     """
 
     def __init__(
-        self, path: Path, header: Header, *, on_error: Callable[[str], None] = lambda _: None
+        self,
+        path: Path,
+        header: Header | None,
+        *,
+        on_error: Callable[[str], None] = lambda _: None,
     ) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = path.open("xb", buffering=0)
+            self._file: BinaryIO = path.open("r+b" if header is None else "xb", buffering=0)
+            if not _locked(self._file):
+                self._file.close()
+                raise TraceError(f"{path} is being written by another run: wait, or stop that run")
+            if header is None:
+                _cut_to_whole_lines(self._file)
         except FileExistsError:
             raise TraceExistsError(f"{path} exists: choose another trace path") from None
         except OSError as error:
@@ -86,7 +101,7 @@ class JsonlWriter:
         self._failed = False
         self._texts: set[str] = set()
         self._turns: set[int] = set()
-        self._header: Header | None = header  # written with the first event, which sets its time
+        self._header = header  # written with the first event, which sets its time
         self._thread = threading.Thread(target=self._run, name="rlm-trace", daemon=True)
         self._thread.start()
 
@@ -172,6 +187,36 @@ class JsonlWriter:
         return value
 
 
+def _locked(file: BinaryIO) -> bool:
+    """Lock the file for this process until it is closed; False if another one has it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: a file that is open for writing is not shared there anyway
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks
+    return True
+
+
+def _cut_to_whole_lines(file: BinaryIO) -> None:
+    """Take off a last line that was cut, and stand at the end."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - _PIECE)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
+            break
+        end = start
+    file.truncate(end)
+    file.seek(end)
+
+
 def _encode(event: Event) -> bytes:
     try:
         return _encoder.encode(event)
@@ -205,6 +250,8 @@ def load(path: str | Path) -> Trace:
         data = path.read_bytes()
     except OSError as error:
         raise TraceError(f"cannot read the trace {path}: {error.strerror or error}") from None
+    if data.startswith(_GZIP):
+        raise TraceError(f"{path} is gzipped: unpack it first, with gunzip")
     lines = data.split(b"\n")
     lines.pop()  # what follows the last newline is empty or was cut
     try:

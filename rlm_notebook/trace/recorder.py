@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
@@ -13,11 +14,14 @@ from rlm_notebook.trace.events import (
     Event,
     Header,
     SpanEnded,
+    SpansReopened,
     SpanStarted,
     SpanText,
     SpanUpdated,
 )
+from rlm_notebook.trace.follow import Follower
 from rlm_notebook.trace.trace import Trace
+from rlm_notebook.trace.tree import Span, Tree
 
 
 class Sink(Protocol):
@@ -39,6 +43,10 @@ class Recorder:
         Goes into the header; must hold no secret.
     clock
         Monotonic time in ns. Injected, so that tests own the time.
+    base
+        A trace that is gone on with: spans that it has are not recorded again.
+    follows
+        The tree of a recorded run that this run is to repeat.
     """
 
     def __init__(
@@ -49,22 +57,37 @@ class Recorder:
         packages: dict[str, str] | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC).astimezone(),
+        base: Trace | None = None,
+        follows: Tree | None = None,
     ) -> None:
         self._wall = wall
-        header = Header(FORMAT_VERSION, self._wall_time(), engine, settings or {}, packages or {})
-        self.trace = Trace(header)
+        header = Header(
+            FORMAT_VERSION,
+            self._wall_time(),
+            engine,
+            settings or {},
+            packages or {},
+            run=uuid.uuid4().hex[:12],
+        )
+        self.trace = Trace(header) if base is None else base
+        self.follower: Follower | None = None
+        """Knows what the recorded run had in the place of each span."""
+        if base is not None:
+            self.follower = Follower(base.tree)
+        elif follows is not None:
+            self.follower = Follower(follows, strict=True)
         self.warnings: list[str] = []
         """What went wrong beside the run, for instance a trace file that cannot be written."""
         self._clock = clock
         self._zero: int | None = None
         self._lock = threading.Lock()
-        self._next_id = 1
+        self._next_id = max(self.trace.tree.spans, default=0) + 1
         self._sinks: list[Sink] = []
 
-    def add_sink(self, sink: Sink) -> None:
+    def add_sink(self, sink: Sink, *, from_start: bool = True) -> None:
         """Send all events to ``sink``, those that were already recorded included."""
         with self._lock:
-            for event in self.trace.events:
+            for event in self.trace.events if from_start else ():
                 sink.emit(event)
             self._sinks.append(sink)
 
@@ -85,17 +108,46 @@ class Recorder:
         /,
         *,
         state: Literal["waiting", "running"] = "running",
+        prompts: list[str] | None = None,
         **attrs: Any,
     ) -> int:
-        """Start a span; return its id."""
+        """Start a span; return its id.
+
+        Parameters
+        ----------
+        prompts
+            Batches: what will be asked, by which a recorded batch is known again.
+        """
         with self._lock:
             if self._zero is None:
                 self._zero = self._clock()
                 self.trace.header.started_at = self._wall_time()
+            follower, twin = self.follower, None
+            if follower is not None:
+                twin = follower.find(parent, kind, attrs, prompts)
+                if twin is not None and not follower.strict:
+                    follower.pair(twin.id, twin)
+                    return twin.id
             span_id = self._next_id
             self._next_id += 1
+            if follower is not None and twin is not None:
+                follower.pair(span_id, twin)
             self._emit(SpanStarted(self.now(), span_id, parent, kind, state, attrs))
         return span_id
+
+    def recorded(self, span: int, /) -> Span | None:
+        """What the recorded run had in the place of this span, if it had ended there."""
+        twin = self.follower.twin(span) if self.follower is not None else None
+        return None if twin is None or twin.open else twin
+
+    def go_on(self, ids: list[int], settings: dict[str, Any]) -> None:
+        """Open these spans of the base again, now; its time stood still until now."""
+        with self._lock:
+            root = self.trace.root
+            assert root is not None
+            self._zero = self._clock() - self.trace.tree.time
+            attrs = {"at": self._wall_time(), **({"settings": settings} if settings else {})}
+            self._emit(SpansReopened(self.now(), root.id, ids, attrs))
 
     def running(self, span: int, /, **attrs: Any) -> None:
         """The span left its queue: its request is sent now."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlm_notebook.lm.protocol import Usage
 from rlm_notebook.trace.events import Event, Header
 from rlm_notebook.trace.tree import Span, Tree
+
+if TYPE_CHECKING:
+    from rlm_notebook.replay import Replay
 
 
 class Trace:
@@ -116,6 +119,36 @@ class Trace:
             f"<Trace {state}: {len(self.turns)} turns, {totals.calls} LM calls, "
             f"{totals.errors} errors, {self.seconds:.2f} s, {len(self.tree.spans)} spans>"
         )
+
+    def replay(
+        self, *, context: Any = ..., tools: Any = None, path: str | Path | None = None
+    ) -> Replay:
+        """Run the engine again with the recorded answers: no network, no keys, no cost.
+
+        Parameters
+        ----------
+        context
+            What the run was asked about; default: what was kept beside the trace.
+        tools
+            Functions of yours whose results were no plain data.
+        path
+            File for the replay's own trace; default: none.
+
+        Returns
+        -------
+        Replay
+            True if turns, code, outputs and answer are the same; else ``.difference`` is the
+            first one, and ``.difference.diff`` shows it. A run that was stopped is the same if it
+            is up to there.
+
+        Raises
+        ------
+        ContextError
+            The context was not kept, or is another one.
+        """
+        from rlm_notebook.replay import replay
+
+        return replay(self, context=context, tools=tools, path=path)
 
     def to_text(self, *, color: bool = False) -> str:
         """The tree as text, as a terminal shows it."""

@@ -5,6 +5,7 @@ The live view, the saved view, replay and the tests all read this one fold.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,6 +16,7 @@ from rlm_notebook.trace.events import (
     END_STATES,
     Event,
     SpanEnded,
+    SpansReopened,
     SpanStarted,
     SpanText,
     SpanUpdated,
@@ -22,6 +24,12 @@ from rlm_notebook.trace.events import (
 
 NS = 1e-9
 CALL_KINDS = ("lm_call", "slot")
+_NUMBERED = ("turn", "code", "slot")
+_OF_THE_END = (
+    *("answer", "partial", "outcome", "stopped_by", "error", "usage", "response", "finish_reason"),
+    *("attempts", "first_token", "stdout", "stderr", "traceback", "failed"),
+)
+"""Attributes that a span which goes on does not have yet."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -94,6 +102,23 @@ class Span:
         """Position among its siblings of the same kind, from 0, where it has one."""
         index = self.attrs.get("index")
         return index if isinstance(index, int) else None
+
+    @property
+    def place(self) -> str:
+        """Where it stands in its run: ``turn 2, code 1, llm_query_batched, slot 17``."""
+        names: list[str] = []
+        span: Span | None = self
+        while span is not None:
+            number = (span.index or 0) + (span.kind != "slot")
+            names.append(f"{span.kind} {number}" if span.kind in _NUMBERED else span.name)
+            span = span.parent
+        return ", ".join(reversed(names[:-1] if len(names) > 1 else names))
+
+    @property
+    def name(self) -> str:
+        """Its function if it is a call of one, else its kind."""
+        function = self.attrs.get("function")
+        return function if isinstance(function, str) else self.kind.replace("lm_call", "LM call")
 
     @property
     def code(self) -> str | None:
@@ -246,6 +271,8 @@ class Tree:
         self.time = max(self.time, event.t)
         if isinstance(event, SpanStarted):
             return self._start(event)
+        if isinstance(event, SpansReopened):
+            return self._reopen(event)
         span = self.spans.get(event.id)
         if span is None or not span.open:
             return None  # the first end wins; what comes after a cancellation is noise
@@ -270,7 +297,11 @@ class Tree:
         parent = self.spans.get(event.parent) if event.parent is not None else None
         span = Span(event.id, event.kind, parent, event.t, event.state, attrs=dict(event.attrs))
         self.spans[event.id] = span
-        (parent.children if parent is not None else self.roots).append(span)
+        siblings = parent.children if parent is not None else self.roots
+        if span.kind == "slot" and siblings and (span.index or 0) < (siblings[-1].index or 0):
+            insort(siblings, span, key=lambda each: each.index or 0)  # asked again, in a fork
+        else:
+            siblings.append(span)
         if event.state == "running":
             span.started = event.t
             if _counts(span):
@@ -305,15 +336,33 @@ class Tree:
             if not usage.complete or usage.input_tokens is None or usage.output_tokens is None:
                 totals.usage_complete = False
 
+    def _reopen(self, event: SpansReopened) -> Span | None:
+        spans = [self.spans[each] for each in event.ids if each in self.spans]
+        for span in spans:
+            self._discount(span)
+            span.ended = None
+            for name in _OF_THE_END:
+                span.attrs.pop(name, None)
+            if span.kind in CALL_KINDS:  # asked again: what it had until then is no answer
+                span.state, span.submitted, span.started = "waiting", event.t, None
+                self.totals.waiting += _counts(span)
+            else:
+                span.state = "waiting" if span.started is None else "running"
+        return self.spans.get(event.id) if spans else None
+
+    def _discount(self, span: Span) -> None:
+        """An open call is open no more."""
+        if span.open and _counts(span):
+            if span.started is None:
+                self.totals.waiting -= 1
+            else:
+                self.totals.in_flight -= 1
+
     def close(self) -> None:
         """Mark every span that is still open as ``interrupted`` (the trace ends here)."""
         for span in self.spans.values():
             if span.open:
-                if _counts(span):
-                    if span.started is None:
-                        self.totals.waiting -= 1
-                    else:
-                        self.totals.in_flight -= 1
+                self._discount(span)
                 span.state = "interrupted"
 
 

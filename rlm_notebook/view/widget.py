@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlm_notebook.trace.events import Event
+from rlm_notebook.trace.events import Event, SpansReopened
 from rlm_notebook.view.rows import Field, fields, row, summary
 
 if TYPE_CHECKING:
@@ -67,7 +67,10 @@ class LiveView:
 
     def emit(self, event: Event) -> None:
         """Note that a span changed (atomic: no lock on the path of a slot)."""
-        self._changed.append(event.id)
+        if isinstance(event, SpansReopened):
+            self._changed.extend(each for each in event.ids if each in self._trace.tree.spans)
+        else:
+            self._changed.append(event.id)
 
     def flush(self) -> None:
         """Send at most one message with what changed since the last one."""
