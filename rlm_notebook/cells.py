@@ -11,22 +11,28 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 
 _CELL = re.compile(r"^%%rlm(?:[ \t]+(?P<line>.*))?$")
+_LINE = re.compile(r"^%(?P<name>rlm_resume|rlm_fork)(?:[ \t]+(?P<line>.*))?$")
 REGISTERED = "RLMMagics"
 """The name under which IPython keeps the magics."""
 
 
 def transform_cell(lines: list[str]) -> list[str]:
-    """Turn a ``%%rlm`` cell into an await, so that it runs as a task of the kernel's own loop.
+    """Turn a ``%%rlm`` cell (or one that only resumes or forks a run) into an await, so that it runs as a task of the kernel's own loop.
 
     While it awaits, clicks and other messages reach the kernel. Measured with ipykernel 7.4: a
     click arrives after 3 ms; under nest-asyncio only after the cell has ended.
     """
-    found = _CELL.match(lines[0].rstrip("\r\n")) if lines else None
-    if found is None:
+    if not lines:
         return lines
-    line, cell = found["line"] or "", "".join(lines[1:])
     registry = f"get_ipython().magics_manager.registry[{REGISTERED!r}]"
-    return [f"await {registry}.run_cell({line!r}, {cell!r})\n"]
+    first = lines[0].rstrip("\r\n")
+    if found := _CELL.match(first):
+        line, cell = found["line"] or "", "".join(lines[1:])
+        return [f"await {registry}.run_cell({line!r}, {cell!r})\n"]
+    if (found := _LINE.match(first)) and not "".join(lines[1:]).strip():
+        line = found["line"] or ""
+        return [f"await {registry}.run_line({found['name']!r}, {line!r})\n"]
+    return lines
 
 
 def run_here(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -154,6 +154,11 @@ class LiveRun:
         return self._recorder.warnings
 
     @property
+    def repl(self) -> str:
+        """Which REPL it has."""
+        return self._settings.repl
+
+    @property
     def follower(self) -> Follower | None:
         """Knows the recorded run that this one repeats."""
         return self._recorder.follower

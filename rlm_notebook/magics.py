@@ -6,6 +6,7 @@ import argparse
 import asyncio
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -18,14 +19,26 @@ from rlm_notebook.cells import REGISTERED, run_here, sigint_cancels, transform_c
 from rlm_notebook.context import opened, read_files, taken
 from rlm_notebook.errors import ContextError, UsageError
 from rlm_notebook.lm.protocol import LM
-from rlm_notebook.options import OptionParser, given_settings, setting_options, split_line
+from rlm_notebook.options import OptionParser, given_settings, split_line
+from rlm_notebook.parsers import (
+    cell_parser,
+    check_name,
+    config_parser,
+    fork_parser,
+    replay_parser,
+    resume_parser,
+)
 
 if TYPE_CHECKING:
     from rlm_notebook.background import BackgroundRun
     from rlm_notebook.display import CellView, CellViews
     from rlm_notebook.live import LiveRun
     from rlm_notebook.result import Result
+    from rlm_notebook.rlm import RLM
     from rlm_notebook.sessions import Session
+    from rlm_notebook.settings import Settings
+    from rlm_notebook.trace.trace import Trace
+    from rlm_notebook.trace.tree import Span
 
 
 class RLMInterrupt(KeyboardInterrupt):
@@ -47,54 +60,6 @@ RLMSettings = type(
         },
     },
 )
-
-
-def _cell_parser() -> OptionParser:
-    parser = OptionParser(
-        prog="%%rlm",
-        add_help=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=(
-            "Ask a question about a long context. The cell's text is the question.\n\n"
-            "    %%rlm --context corpus --out result\n"
-            "    Which module defines ChainMap?\n\n"
-            "The answer is the cell's value (also in _), the live call tree stands above it."
-        ),
-    )
-    group = parser.add_argument_group("this run")
-    group.add_argument(
-        "--context",
-        metavar="EXPR",
-        help="what to ask about: a Python expression (str, list of str, dict, chat messages, "
-        "bytes, table, array), several names (a,b), a file, or a glob such as 'docs/**/*.md'",
-    )
-    group.add_argument(
-        "--tools",
-        metavar="NAMES",
-        help="functions of yours that the model's code may call, for instance fetch_page,score",
-    )
-    group.add_argument(
-        "--session",
-        metavar="NAME",
-        help="keep the REPL between cells: its variables, context_0, context_1..., history; "
-        "%%rlm_sessions lists and closes them",
-    )
-    group.add_argument("--out", metavar="NAME", help="variable that gets the result")
-    group.add_argument("--trace", metavar="PATH", help="file to write the trace to")
-    group.add_argument(
-        "--background",
-        action="store_true",
-        help="return at once; the run goes on, %%rlm_stop ends it",
-    )
-    setting_options(parser)
-    return parser
-
-
-def _config_parser() -> OptionParser:
-    parser = OptionParser(prog="%rlm_config", add_help=False)
-    parser.add_argument("--reset", action="store_true", help="forget what %%rlm_config has set")
-    setting_options(parser)
-    return parser
 
 
 @magics_class
@@ -129,11 +94,10 @@ class RLMMagics(Magics):
         RLMInterrupt
             The kernel was interrupted.
         """
-        given = self._parsed(_cell_parser(), line)
+        given = self._parsed(cell_parser(), line)
         if not cell.strip():
             raise UsageError("%%rlm: the cell has no question: write one below the first line")
-        if given.out is not None and not given.out.isidentifier():
-            raise UsageError(f"--out {given.out}: not a name of a variable")
+        check_name(given.out)
         if given.context is None:
             raise UsageError(
                 "%%rlm: give the context with --context: a variable, an expression, a file or a glob"
@@ -146,6 +110,10 @@ class RLMMagics(Magics):
         context = await asyncio.to_thread(lambda: taken(find()))
         self._tell_trusted(rlm.settings.repl)
         live = rlm.prepare(context, cell, trace=given.trace, session=self._session(given.session))
+        return await self._begin(live, given)
+
+    async def _begin(self, live: LiveRun, given: argparse.Namespace) -> Any:
+        """Show a run and let it go, before the cell's end or behind it."""
         self._hint_old_kernel(given.background)
         shown = self._cell_views().show(live)
         keep = self._keeper(given.out)
@@ -156,6 +124,131 @@ class RLMMagics(Magics):
             self._background[run.number] = run
             return run
         return await self._foreground(live, shown, keep)
+
+    @line_magic
+    def rlm_resume(self, line: str) -> Any:
+        """Filled with the parser's help below."""
+        return run_here(self.run_line("rlm_resume", line))
+
+    @line_magic
+    def rlm_fork(self, line: str) -> Any:
+        """Filled with the parser's help below."""
+        return run_here(self.run_line("rlm_fork", line))
+
+    async def run_line(self, name: str, line: str) -> Any:
+        """``%rlm_resume`` and ``%rlm_fork``, on the running loop.
+
+        Raises
+        ------
+        RLMError
+            One line that says what to do.
+        RLMInterrupt
+            The kernel was interrupted.
+        """
+        from rlm_notebook import replay
+
+        forks = name == "rlm_fork"
+        given = self._parsed(fork_parser() if forks else resume_parser(), line)
+        check_name(given.out)
+        trace = self._trace(given.run)
+        changes = given_settings(given)
+        context: Any = replay.MISSING
+        if given.context is not None:
+            find = find_context(given.context, self.shell.user_ns)
+            context = await asyncio.to_thread(lambda: taken(find()).value)
+
+        def make(chosen: Settings) -> RLM:
+            return self._rlm_like(trace, chosen, changes)
+
+        if not forks:
+            live = await replay.prepare_resume(trace, make, context=context, **changes)
+        else:
+            model = changes.pop("model", None)
+            edit = replay.Edit(given.code, given.response, given.prompt, model)
+            place = self._place(trace, given)
+            live = await replay.prepare_fork(
+                trace, make, place, edit, context=context, path=given.trace, **changes
+            )
+        self._tell_trusted(live.repl)
+        return await self._begin(live, given)
+
+    def _place(self, trace: Trace, given: argparse.Namespace) -> Span:
+        """The span that ``--turn``, ``--slot`` or ``--span`` names."""
+        if sum(each is not None for each in (given.turn, given.span)) != 1:
+            raise UsageError("%rlm_fork: say where, with --turn N (and --slot B.S) or --span ID")
+        if given.span is not None:
+            return trace.span(given.span)
+        if not 1 <= given.turn <= len(trace.turns):
+            raise UsageError(f"--turn {given.turn}: this run has {len(trace.turns)} turns")
+        turn: Span = trace.turns[given.turn - 1]
+        if given.slot is None:
+            return turn
+        batches = [each for each in turn.walk() if each.kind == "batch"]
+        batch, _, slot = given.slot.rpartition(".")
+        try:
+            slots = batches[int(batch or 1) - 1].slots
+            found: Span = next(each for each in slots if each.index == int(slot))
+            return found
+        except (ValueError, IndexError, StopIteration):
+            raise UsageError(
+                f"--slot {given.slot}: turn {given.turn} has {len(batches)} batches; give BATCH.SLOT, "
+                "batches from 1 and slots from 0, for instance 1.17"
+            ) from None
+
+    def _rlm_like(self, trace: Trace, chosen: Settings, changes: dict[str, Any]) -> RLM:
+        """An RLM with the settings of a recorded run, its models and its functions."""
+        from rlm_notebook.rlm import RLM
+
+        values = {field.name: getattr(chosen, field.name) for field in settings.fields()}
+        if "providers" not in changes:  # what is secret in them is not in the trace
+            values["providers"] = {**values["providers"], **self._defaults().get("providers", {})}
+        namespace = self.shell.user_ns
+        objects = {each.name: each for each in namespace.values() if isinstance(each, LM)}
+        for name in ("model", "sub_model"):
+            if values[name] in namespace or values[name] in objects:
+                found = namespace.get(values[name])
+                values[name] = found if isinstance(found, LM) else objects.get(values[name])
+        names = trace.header.settings.get("tools") or ()
+        return RLM(tools=self._tools(",".join(map(str, names))), **values)
+
+    def _trace(self, name: str) -> Trace:
+        """A trace by its file, or by a variable that holds it or its result."""
+        from rlm_notebook.result import Result
+        from rlm_notebook.trace.trace import Trace
+
+        value = self.shell.user_ns.get(name)
+        if isinstance(value, Result):
+            value = value.trace
+        if isinstance(value, Trace):
+            return Trace.load(value.path) if value.path is not None else value
+        return Trace.load(Path(name).expanduser())
+
+    @line_magic
+    def rlm_replay(self, line: str) -> Any:
+        """Filled with the parser's help below."""
+        given = self._parsed(replay_parser(), line)
+        trace = self._trace(given.run)
+        if given.check:
+            return trace.replay()
+        return trace.view()
+
+    @line_magic
+    def rlm_traces(self, line: str) -> Any:
+        """List the traces of a folder with their forks: ``%rlm_traces [FOLDER]``."""
+        from rlm_notebook.trace.catalog import catalog
+
+        words = split_line(line)
+        chosen = settings.make_settings(**self._defaults())
+        return catalog(words[0] if words else chosen.trace_dir)
+
+    @line_magic
+    def rlm_compare(self, line: str) -> Any:
+        """Two runs side by side: ``%rlm_compare a b``, each a file or a variable."""
+        words = split_line(line)
+        if len(words) != 2:
+            raise UsageError("%rlm_compare: give two runs, each a file or a variable")
+        a, b = (self._trace(word) for word in words)
+        return a.compare(b)
 
     async def _foreground(
         self, live: LiveRun, shown: CellView, keep: Callable[[Result | None], None]
@@ -178,7 +271,7 @@ class RLMMagics(Magics):
     @line_magic
     def rlm_config(self, line: str) -> None:
         """Show the settings, or set them for this session: ``%rlm_config --model openai/gpt-5``."""
-        given = self._parsed(_config_parser(), line)
+        given = self._parsed(config_parser(), line)
         if given.reset:
             self._set.clear()
         self._set.update(given_settings(given))
@@ -297,7 +390,10 @@ class RLMMagics(Magics):
             )
 
 
-RLMMagics.rlm.__doc__ = _cell_parser().format_help()
+RLMMagics.rlm.__doc__ = cell_parser().format_help()
+RLMMagics.rlm_resume.__doc__ = resume_parser().format_help()
+RLMMagics.rlm_fork.__doc__ = fork_parser().format_help()
+RLMMagics.rlm_replay.__doc__ = replay_parser().format_help()
 
 
 def find_context(expression: str, namespace: dict[str, Any]) -> Callable[[], Any]:
@@ -345,6 +441,6 @@ def unload(shell: InteractiveShell) -> None:
     if transform_cell in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(transform_cell)
     shell.magics_manager.registry.pop(REGISTERED, None)
-    for kind, names in (("cell", ("rlm",)), ("line", ("rlm_config", "rlm_stop", "rlm_sessions"))):
+    for kind, names in RLMMagics.magics.items():
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)

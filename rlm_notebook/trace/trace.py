@@ -11,7 +11,10 @@ from rlm_notebook.trace.events import Event, Header
 from rlm_notebook.trace.tree import Span, Tree
 
 if TYPE_CHECKING:
+    import pandas
+
     from rlm_notebook.replay import Replay
+    from rlm_notebook.trace.compare import Comparison
 
 
 class Trace:
@@ -119,6 +122,71 @@ class Trace:
             f"<Trace {state}: {len(self.turns)} turns, {totals.calls} LM calls, "
             f"{totals.errors} errors, {self.seconds:.2f} s, {len(self.tree.spans)} spans>"
         )
+
+    def span(self, number: int) -> Span:
+        """The span with that id.
+
+        Raises
+        ------
+        UsageError
+            There is none.
+        """
+        try:
+            return self.tree.spans[number]
+        except KeyError:
+            from rlm_notebook.errors import UsageError
+
+            raise UsageError(f"this trace has no span {number}") from None
+
+    def variables(self, turn: int) -> dict[str, dict[str, str]]:
+        """The variables of the root's REPL after a turn: type, size and short value, by name.
+
+        Parameters
+        ----------
+        turn
+            From 1, as in the view. A turn without code has those of the turn before it.
+        """
+        if not 1 <= turn <= len(self.turns):
+            from rlm_notebook.errors import UsageError
+
+            raise UsageError(f"there is no turn {turn}: this run has {len(self.turns)}")
+        blocks = [
+            child
+            for each in self.turns[:turn]
+            for child in each.children
+            if child.kind == "code" and isinstance(child.attrs.get("variables"), list)
+        ]
+        rows = blocks[-1].attrs["variables"] if blocks else []
+        found = [[str(cell) for cell in row] for row in rows if isinstance(row, list) and row]
+        names = ("type", "size", "value")
+        return {row[0]: dict(zip(names, row[1:], strict=False)) for row in found}
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row a span: kind, place, state, times (s), usage, texts, error.
+
+        Raises
+        ------
+        UsageError
+            pandas is not installed.
+        """
+        from rlm_notebook.trace.frame import to_frame
+
+        return to_frame(self)
+
+    def compare(self, other: Trace) -> Comparison:
+        """This run (a) and another one (b), aligned by turn and slot; ``.to_frame()``."""
+        from rlm_notebook.trace.compare import compare
+
+        return compare(self, other)
+
+    def view(self) -> Any:
+        """The run as a film: played, or looked at at any time. Without widgets, the trace itself."""
+        try:
+            from rlm_notebook.view.film import FilmView
+
+            return FilmView(self)
+        except ImportError:
+            return self
 
     def replay(
         self, *, context: Any = ..., tools: Any = None, path: str | Path | None = None

@@ -4,6 +4,7 @@ import "./widget.css";
 import type { Incoming } from "./model/messages";
 import { type Model, PATIENCE, send, Session } from "./session";
 import { element, setAttribute, setText } from "./view/dom";
+import { FilmView } from "./view/film";
 import { HeaderView } from "./view/header";
 import { legend } from "./view/legend";
 import { PanelView } from "./view/panel";
@@ -36,7 +37,8 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     redraw();
   });
   const tree = new TreeView(store, ui, () => redraw());
-  root.append(header.root, note, tree.root, legend(), panel.root);
+  const film = new FilmView(store, (message) => send(model, message));
+  root.append(header.root, film.root, note, tree.root, legend(), panel.root);
   el.replaceChildren(root);
 
   const began = performance.now();
@@ -47,6 +49,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     setAttribute(root, "data-empty", String(store.summary === null));
     setText(note, noteOf(session, performance.now() - began));
     header.update(store, now);
+    film.update();
     tree.update(now);
     panel.update(ui.panel ? ui.selected : null, now);
   };
@@ -55,6 +58,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   };
   const receive = (message: Incoming): void => {
     panel.receive(message);
+    film.receive(message);
     redraw();
   };
   session.views.add(receive);
@@ -69,6 +73,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   return () => {
     session.views.delete(receive);
     panel.close();
+    film.close();
     clearInterval(timer);
     cancelAnimationFrame(frame);
     resized.disconnect();

@@ -52,7 +52,17 @@ export interface Summary {
   warnings: string[];
 }
 
+/** A recorded run that is shown as a film. Times in ms. */
+export interface Film {
+  t: number;
+  length: number;
+  /** How many of the events have happened. */
+  position: number;
+  events: number;
+}
+
 interface Changes {
+  film?: Film;
   seq: number;
   rows: Row[];
   summary: Summary;
@@ -76,4 +86,6 @@ export type Outgoing =
   | { type: "snapshot" }
   | { type: "fields"; id: number }
   | { type: "text"; id: number; name: string; offset: number }
-  | { type: "stop" };
+  | { type: "stop" }
+  | { type: "seek"; t: number }
+  | { type: "step"; by: number };

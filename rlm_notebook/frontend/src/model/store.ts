@@ -1,11 +1,12 @@
 // The tree as the browser knows it: messages in, rows and children out. No DOM here.
 
-import type { Incoming, Row, Summary } from "./messages";
+import type { Film, Incoming, Row, Summary } from "./messages";
 
 export class Store {
   rows = new Map<number, Row>();
   summary: Summary | null = null;
   ended = false;
+  film: Film | null = null;
   /** Local time at which the summary came, ms. */
   received = 0;
   /** True once a whole snapshot is in. */
@@ -25,6 +26,7 @@ export class Store {
     this.sequence = message.seq;
     this.summary = message.summary;
     this.ended = message.ended;
+    this.film = message.film ?? null;
     this.received = at;
     if (message.type === "rows") {
       for (const row of message.rows) this.put(row);
