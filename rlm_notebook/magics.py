@@ -298,7 +298,7 @@ class RLMMagics(Magics):
     def _parsed(self, parser: OptionParser, line: str) -> argparse.Namespace:
         """The options of a line; ``--providers`` may name a variable that holds a dict."""
         given = parser.parse_args(split_line(line))
-        value = self.shell.user_ns.get(given.providers)
+        value = self.shell.user_ns.get(getattr(given, "providers", None))
         if isinstance(value, dict):
             given.providers = value
         return given

@@ -20,6 +20,8 @@ SHOWN = 100
 """Differences that are shown; the frame has all of them."""
 LINES = 14
 """Lines of a diff."""
+_SHORT = (0, 5, 6, 7)
+"""Columns of the catalog that are not broken."""
 _GREY = "color:#808890"
 _CELL = "text-align:left;vertical-align:top;padding:3px 10px 3px 0"
 _ADDED, _REMOVED = "color:#3f9142", "color:#d64545"
@@ -64,6 +66,7 @@ def catalog_html(found: Catalog) -> str:
     rows = []
     for depth, entry in found.entries:
         cells = [_escaped(each) for each in _cells(entry)]
+        cells = [_whole(cell) if number in _SHORT else cell for number, cell in enumerate(cells)]
         mark = f'<span style="{_GREY}">↳ </span>' if depth else ""
         cells[0] = f'<span style="padding-left:{14 * min(depth, 20)}px">{mark}{cells[0]}</span>'
         rows.append(cells)
@@ -86,7 +89,7 @@ def _cells(entry: Entry) -> list[str]:
         f"{entry.calls:,} call{'' if entry.calls == 1 else 's'}",
         "" if entry.cost is None else f"${entry.cost:.4f}",
         seconds(entry.seconds),
-        one_line(entry.place, 40),
+        one_line(entry.place, 80),
     ]
 
 
@@ -139,6 +142,10 @@ def _latencies(pair: Pair) -> str:
 def _cost(span: Span | None) -> str:
     cost = span.usage.cost if span is not None else None
     return "" if cost is None else f"${cost:.4f}"
+
+
+def _whole(cell: str) -> str:
+    return f'<span style="white-space:nowrap">{cell}</span>'
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from typing import Any
 
@@ -68,8 +69,9 @@ class FilmView(LiveView):
 
     def _receive(self, widget: object, content: Any, buffers: object) -> None:
         kind = content.get("type") if isinstance(content, dict) else None
-        if kind == "seek" and isinstance(content.get("t"), int | float):
-            self.seek(round(content["t"] * 1e6))
+        t = content.get("t") if kind == "seek" else None
+        if isinstance(t, int | float) and math.isfinite(t):
+            self.seek(round(t * 1e6))
         elif kind == "step" and isinstance(content.get("by"), int):
             self.step(content["by"])
         else:

@@ -322,3 +322,77 @@ def test_auto_batch_is_a_flag_of_the_cell(kernel: Kernel) -> None:
     refused = kernel.run("%%rlm --context corpus --model plain --auto-batch --repl monty\nq")
     assert "--auto-batch" in refused.error
     assert len(refused.error.splitlines()) == 1
+
+
+TRAVEL = """
+code = "found = llm_query_batched([str(i) for i in range(5)])\\nprint(found)"
+travel = FakeLM(block(code), answering("found[2]"), leaf=lambda prompt: f"<{prompt}>")
+"""
+
+
+def test_a_run_is_shown_proved_forked_listed_and_compared(kernel: Kernel, tmp_path: Path) -> None:
+    kernel.run(TRAVEL)
+    folder = f"--trace-dir {tmp_path}"
+    ran = kernel.run(f"%%rlm --context corpus --model travel {folder} --out one\nwhat?")
+    assert ran.value.startswith("<2>")
+    film = kernel.run("%rlm_replay one")
+    (shown,) = film.data("execute_result")
+    assert "llm_query_batched" in shown["text/html"]
+    assert "same, 2 turns" in kernel.run("%rlm_replay one --check").value
+    asked = kernel.run("len(travel.requests)").value
+    forked = kernel.run(f"%rlm_fork one --turn 1 --slot 1.2 --response given {folder} --out two")
+    assert forked.value.startswith("given"), forked.error
+    again = kernel.run(
+        f"%rlm_fork two --turn 2 --code \"answer.update(content='mine', ready=True)\" {folder} --out three"
+    )
+    assert again.value.startswith("mine"), again.error
+    assert kernel.run("len(travel.requests)").value != asked
+    listed = kernel.run(f"%rlm_traces {tmp_path}").value.splitlines()
+    assert listed[0].startswith("3 traces in")
+    assert [len(line) - len(line.lstrip()) for line in listed[1:]] == [2, 4, 6]
+    assert "slot 2" in listed[2]
+    compared = kernel.run("%rlm_compare one two").value
+    assert "turn 1, code 1, llm_query_batched, slot 2: response" in compared
+    assert "+given" in compared
+    same = kernel.run("%rlm_compare one one").value
+    assert "the same in all" in same
+
+
+def test_a_stopped_run_is_resumed_in_its_file(kernel: Kernel) -> None:
+    kernel.run(TRAVEL)
+    kernel.run(
+        "import asyncio\nasync def slowly(p):\n    await asyncio.sleep(60 if p == '3' else 0)\n"
+        "    return f'<{p}>'\nhalf = FakeLM(block(code), answering('found[2]'), leaf=slowly)"
+    )
+    stopped = kernel.run("%%rlm --context corpus --model half --timeout 1 --out part\nwhat?")
+    assert "stopped (timeout)" in stopped.value
+    kernel.run("half._leaf = lambda prompt: f'<{prompt}>'\nbefore = len(half.requests)")
+    ran = kernel.run("%rlm_resume part --timeout none --out whole")
+    assert ran.value.startswith("<2>"), ran.error
+    assert kernel.run("half.requests[before].messages[-1].content").value == "'3'"
+    assert kernel.run("whole.trace.path == part.trace.path").value == "True"
+    done = kernel.run("%rlm_resume part")
+    assert "nothing to resume; fork it" in done.error
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%rlm_replay nope.rlm.jsonl", "cannot read the trace nope.rlm.jsonl"),
+        ("%rlm_resume", "the following arguments are required: RUN"),
+        ("%rlm_fork result", "say where, with --turn N"),
+        ("%rlm_fork result --turn 99", "this run has 1 turns"),
+        ("%rlm_fork result --turn 1 --slot x", "give BATCH.SLOT"),
+        ("%rlm_fork result --span 9999", "this trace has no span 9999"),
+        ("%rlm_compare result", "give two runs"),
+        ("%rlm_traces nowhere", "there is no folder nowhere"),
+    ],
+)
+def test_bad_input_of_time_travel_gives_one_clear_line(
+    kernel: Kernel, line: str, says: str
+) -> None:
+    kernel.run("%%rlm --context corpus --model quick --out result\nwhat?")
+    ran = kernel.run(line)
+    assert ran.status == "error"
+    assert says in ran.error
+    assert len(ran.error.splitlines()) == 1

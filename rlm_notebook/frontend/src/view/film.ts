@@ -25,10 +25,10 @@ export class FilmView {
   private dragging = false;
 
   constructor(private store: Store, private send: (message: Outgoing) => void) {
-    const begin = this.button("⏮", "to the beginning", () => this.seek(0));
+    const begin = this.button("|◂", "to the beginning", () => this.seek(0));
     const back = this.button("◂", "one event back", () => this.step(-1));
     const forward = this.button("▸", "one event forward", () => this.step(1));
-    const end = this.button("⏭", "to the end", () => this.seek(this.store.film?.length ?? 0));
+    const end = this.button("▸|", "to the end", () => this.seek(this.store.film?.length ?? 0));
     this.play.type = "button";
     this.play.addEventListener("click", () => (this.timer === undefined ? this.start() : this.close()));
     for (const speed of SPEEDS) {
@@ -70,7 +70,7 @@ export class FilmView {
     setAttribute(this.time, "max", String(film.length));
     if (!this.dragging) this.time.value = String(t);
     this.time.setAttribute("aria-valuetext", duration(t));
-    setText(this.play, playing ? "⏸" : "▶");
+    setText(this.play, playing ? "❚❚" : "▶");
     this.play.title = playing ? "pause" : "play";
     this.play.setAttribute("aria-label", this.play.title);
     setText(this.words, `${duration(t)} of ${duration(film.length)} · event ${count(film.position)} of ${count(film.events)}`);
