@@ -62,7 +62,7 @@ class Caller:
         self.timeout = timeout
         self.policy = policy
         self._most = most
-        self._limits = limits
+        self.limits = limits
         self._provider_limits: dict[int, ProviderLimit] = {}
         self._on_limit = on_limit
         self._errors_in_a_row = 0
@@ -169,7 +169,7 @@ class Caller:
             ``limit``: the span is ended, and the run is told.
         """
         totals = self.recorder.trace.tree.totals
-        reason = self._limits.reached(totals, self._errors_in_a_row)
+        reason = self.limits.reached(totals, self._errors_in_a_row)
         if reason is None:
             return
         failure = LMError(f"not sent: the run's limit is reached ({reason})", type="limit")

@@ -29,6 +29,17 @@ class RunLimits:
         """The limits that the settings give."""
         return cls(settings.max_calls, settings.max_tokens, settings.max_cost, settings.max_errors)
 
+    def share(self, totals: Totals) -> tuple[float, str]:
+        """How much of the limit that is nearest is used, from 0 to 1, and which one that is."""
+        tokens = totals.input_tokens + totals.output_tokens
+        used = (
+            ("max_calls", totals.calls, self.calls),
+            ("max_tokens", tokens, self.tokens),
+            ("max_cost", totals.cost or 0.0, self.cost),
+        )
+        shares = [(value / limit, name) for name, value, limit in used if limit]
+        return max(shares, default=(0.0, ""))
+
     def reached(self, totals: Totals, errors_in_a_row: int) -> str | None:
         """Which limit forbids one more call, in words; None if none does."""
         tokens = totals.input_tokens + totals.output_tokens

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
@@ -25,6 +25,7 @@ from rlm_notebook.errors import (
     TraceExistsError,
     UsageError,
 )
+from rlm_notebook.gates import Break, Gates
 from rlm_notebook.handler import handler
 from rlm_notebook.kept import keep
 from rlm_notebook.limits import RunLimits
@@ -71,6 +72,8 @@ class LiveRun:
         Keeps the REPL for the next run.
     plan
         The recorded run that this one repeats or goes on with.
+    step, breaks
+        Whether it stops at every gate, and breakpoints; see :mod:`rlm_notebook.gates`.
     trace
         File to write; default: a new one in ``settings.trace_dir``. An existing file is never
         overwritten: the name gets a number.
@@ -93,11 +96,14 @@ class LiveRun:
         tools: Mapping[str, Tool] | None = None,
         session: Session | None = None,
         plan: Plan | None = None,
+        step: bool = False,
+        breaks: Sequence[str] = (),
     ) -> None:
         self.question = clean(question.strip())
         if not self.question:
             raise UsageError("there is no question: write one")
         check_repl(settings.repl, settings.auto_batch)
+        points = tuple(Break(text) for text in breaks)
         self._context: Context = taken(context)
         if session is not None:
             session.check_free()
@@ -131,6 +137,16 @@ class LiveRun:
             base=base,
             follows=plan.follows.tree if plan is not None and plan.follows is not None else None,
         )
+        self.gates = Gates(
+            self._recorder,
+            step=step,
+            breaks=points,
+            on_stop=self.stop,
+            on_pause=self._stand_still,
+        )
+        """Where the run stops for its user."""
+        self._deadline: asyncio.Timeout | None = None
+        self._left: float | None = None
         if plan is not None and plan.append:
             assert base is not None
             assert base.path is not None
@@ -240,6 +256,7 @@ class LiveRun:
             SubcallGate(self._settings.max_concurrent_subcalls),
             self._lookup,
             asyncio.get_running_loop(),
+            self.gates,
             self._tools,
             self._session,
             edit_of=self._edit_of,
@@ -252,7 +269,7 @@ class LiveRun:
         state = "ok"
         failure: LMError | None = None
         try:
-            async with asyncio.timeout(self._settings.timeout):
+            async with asyncio.timeout(self._settings.timeout) as self._deadline:
                 if self._stopped_by is not None:
                     raise asyncio.CancelledError  # stopped before it began
                 ending = await run.go()
@@ -279,6 +296,27 @@ class LiveRun:
         stopped = {"stopped_by": self._stopped_by} if ending.outcome == "stopped" else {}
         end_run(recorder, span, ending, state, failure, usage=usage, **stopped)
         return self._result(ending, failure)
+
+    def _stand_still(self, still: bool) -> None:
+        """The time in which the run stands still for its user does not count. From any thread."""
+        loop = self._loop
+        if loop is None or self._settings.timeout is None:
+            return
+
+        def change() -> None:
+            deadline = self._deadline
+            if deadline is None or deadline.expired():
+                return
+            when = deadline.when()
+            with contextlib.suppress(RuntimeError):  # it is over already
+                if still and when is not None:
+                    self._left = when - loop.time()
+                    deadline.reschedule(None)
+                elif not still and when is None and self._left is not None:
+                    deadline.reschedule(loop.time() + self._left)
+
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(change)
 
     def _edit_of(self, call: int) -> Edit | None:
         return self._plan.edit_of(self.trace.tree.spans[call]) if self._plan is not None else None

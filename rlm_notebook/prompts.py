@@ -134,6 +134,7 @@ UNSEEN_FINAL = (
     "You gave a final answer in the same reply as code, before seeing the code's output; "
     "it was not accepted. Read the output, then answer."
 )
+SKIPPED = "The user skipped this block: it did not run."
 NOT_READY = 'answer["ready"] was set without answer["content"]: set the content first.'
 
 

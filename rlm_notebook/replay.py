@@ -357,7 +357,7 @@ def _unfinished(root: Span) -> list[int]:
             failed = child.state == "error" and (
                 child.kind == "turn" or (child.kind == "lm_call" and span.kind == "turn")
             )
-            if child.state in _WITHOUT_END or failed:
+            if child.kind != "pause" and (child.state in _WITHOUT_END or failed):
                 stack.append(child)
     return found
 

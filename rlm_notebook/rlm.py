@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +154,8 @@ class RLM:
         trace: str | Path | None = None,
         session: Session | None = None,
         plan: Plan | None = None,
+        step: bool = False,
+        breaks: Sequence[str] = (),
     ) -> LiveRun:
         """A run that can be watched and stopped: ``await run.go()`` starts it.
 
@@ -161,6 +163,9 @@ class RLM:
         ----------
         plan
             The recorded run that it goes on with, see :mod:`rlm_notebook.replay`.
+        step, breaks
+            Whether it stops at every gate, and breakpoints (``turn=3``, ``error``, ``"'x' in
+            prompt"``); see ``live.gates`` and :mod:`rlm_notebook.gates`.
         """
         return LiveRun(
             self._lookup(self.settings.model),
@@ -172,6 +177,8 @@ class RLM:
             tools=self.tools,
             session=session,
             plan=plan,
+            step=step,
+            breaks=breaks,
         )
 
     def _lookup(self, name: str | None) -> LM:

@@ -10,10 +10,12 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from rlm_notebook.calls import Caller, error_attrs
 from rlm_notebook.errors import LMError, RLMError
+from rlm_notebook.gates import Prompts, edited, prompts_of
 from rlm_notebook.hedge import Hedge
 from rlm_notebook.lm.protocol import LM, Message, Request
 from rlm_notebook.repl.protocol import Call, SubcallError, ToolCall, ToolError
@@ -21,6 +23,7 @@ from rlm_notebook.repl.protocol import Call, SubcallError, ToolCall, ToolError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from rlm_notebook.gates import Gates
     from rlm_notebook.replay import Edit
     from rlm_notebook.settings import Settings
     from rlm_notebook.tools import Tool
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
 
 RunChild = Callable[[str, str | None, int, "int | None"], Awaitable[str]]
 """(prompt, model, parent span, slot if it is one of a batch) -> answer; raises LMError."""
+
+Ask = Callable[[str, "str | None", bool], Awaitable[str]]
+"""(prompt, model, whether it is the first time) -> answer; raises LMError."""
 
 
 class SubcallGate:
@@ -100,8 +106,14 @@ class Subcalls:
         tools: Mapping[str, Tool],
         loop: asyncio.AbstractEventLoop,
         edit_of: Callable[[int], Edit | None],
+        gates: Gates,
+        depth: int,
     ) -> None:
         self._edit_of = edit_of
+        self._gates = gates
+        self._depth = depth
+        self.turn = 0
+        """Of the run, from 1."""
         self._tools = tools
         self._loop = loop
         self._recorder = recorder
@@ -182,14 +194,20 @@ class Subcalls:
             model=_name(lm, call.model),
             prompt=prompt,
         )
+
+        async def ask(prompt: str, model: str | None, first: bool) -> str:
+            return await self._plain(span, self._find(model), prompt, call.invalid.get(0))
+
         try:
-            return [await self._plain(span, lm, prompt, call.invalid.get(0))]
+            return [await self._asked(ask, parent, span, prompt, call.model)]
         except LMError as error:
             return [f"Error: {error}"]
 
     async def _batch(self, call: Call, child: bool) -> list[str]:
         settings, recorder = self._settings, self._recorder
         limit = settings.max_concurrent_subcalls if child else settings.batch_max_concurrent
+        written = call.prompts
+        call = await self._at_batch(call)
         lm = self._find(call.model)
         name = _name(lm, call.model)
         batch = recorder.start(
@@ -199,12 +217,19 @@ class Subcalls:
             size=len(call.prompts),
             limit=limit,
             model=name,
-            prompts=call.prompts,
+            prompts=written,
         )
         marks: dict[str, Any] = {"child": True} if child else {}
         spans = [
             recorder.start(
-                "slot", batch, state="waiting", index=index, prompt=prompt, model=name, **marks
+                "slot",
+                batch,
+                state="waiting",
+                index=index,
+                prompt=prompt,
+                model=name,
+                **marks,
+                **edited("prompt", written[index], prompt),
             )
             for index, prompt in enumerate(call.prompts)
         ]
@@ -221,18 +246,23 @@ class Subcalls:
 
         async def slot(index: int) -> None:
             nonlocal hopeless
-            prompt, span = call.prompts[index], spans[index]
+            span = spans[index]
             recorded = recorder.recorded(span)
+            found = recorder.follower.edited(span, "prompt") if recorder.follower else None
+            prompt = found if isinstance(found, str) else call.prompts[index]
+
+            async def ask(prompt: str, model: str | None, first: bool) -> str:
+                lm = self._find(model)
+                if child and index not in call.invalid and not isinstance(lm, RLMError):
+                    assert self._run_child is not None
+                    return await self._run_child(prompt, model, batch, span)
+                request = requests[index] if first and found is None else None
+                return await self._plain(span, lm, prompt, call.invalid.get(index), request, hedge)
+
             try:
                 if recorded is None and hopeless is not None:
                     raise self._not_sent(span, hopeless)
-                if child and index not in call.invalid and not isinstance(lm, RLMError):
-                    assert self._run_child is not None
-                    answers[index] = await self._run_child(prompt, call.model, batch, span)
-                else:
-                    answers[index] = await self._plain(
-                        span, lm, prompt, call.invalid.get(index), requests[index], hedge
-                    )
+                answers[index] = await self._asked(ask, batch, span, prompt, call.model)
             except LMError as error:
                 answers[index] = f"Error: {error}"
                 failed.append((index, error))
@@ -255,6 +285,58 @@ class Subcalls:
             raise
         recorder.end(batch, "ok", failed=len(failed))
         return answers
+
+    async def _at_batch(self, call: Call) -> Call:
+        """The user may look at a batch, and edit its prompts, before it begins."""
+        attrs = {"function": call.function, "size": len(call.prompts)}
+        if not self._gates.active:
+            return call
+        if self._recorder.knows(self.parent, "batch", attrs, call.prompts):
+            return call
+        about = {**self._about(call.model), "prompt": "\n".join(call.prompts)}
+        # Lists are long: they are written out only if someone stops here.
+        decision = await self._gates.at("batch", self.parent, about, Prompts(call.prompts))
+        if "prompts" not in decision.edits:
+            return call
+        return replace(call, prompts=prompts_of(decision.edits["prompts"], len(call.prompts)))
+
+    async def _asked(self, ask: Ask, parent: int, span: int, prompt: str, model: str | None) -> str:
+        """The answer of a slot or a single sub-call; one that fails may be looked at, asked again
+        or answered by the user.
+
+        Raises
+        ------
+        LMError
+            It failed for good.
+        """
+        recorder, first = self._recorder, True
+        while True:
+            try:
+                return await ask(prompt, model, first)
+            except LMError as error:
+                if recorder.recorded(span) is not None or error.type in ("limit", "not_sent"):
+                    raise
+                name = _name(self._find(model), model) or ""
+                editable = {"prompt": prompt, "model": name, "response": ""}
+                about = {**self._about(model), "prompt": prompt, "error": str(error)}
+                decision = await self._gates.at("slot", parent, about, editable)
+                edits = decision.edits
+                before: dict[str, Any] = {"error": error_attrs(error)}
+                if "response" in edits:
+                    answer = edits["response"]
+                    recorder.edit(span, "ok", before={**before, "response": None}, response=answer)
+                    return answer
+                if decision.action != "retry":
+                    raise
+                if "prompt" in edits:
+                    before["prompt"] = prompt
+                first, prompt, model = False, edits.get("prompt", prompt), edits.get("model", model)
+                attrs = {"prompt": prompt, "model": edits.get("model", name), "edited": before}
+                recorder.again(span, **attrs)
+
+    def _about(self, model: str | None) -> dict[str, Any]:
+        """What a breakpoint can ask for."""
+        return {"turn": self.turn, "depth": self._depth, "model": model or ""}
 
     def _as_recorded(self, batch: int) -> None:
         """A batch that was given up at its first failure is given up again.

@@ -20,6 +20,7 @@ from rlm_notebook import prompts
 from rlm_notebook.calls import Caller, error_attrs, error_from
 from rlm_notebook.context import Context, taken
 from rlm_notebook.errors import LMError, RLMError
+from rlm_notebook.gates import Decision, Gates, edited
 from rlm_notebook.handler import Handler
 from rlm_notebook.lm.protocol import LM, Message, Purpose, Request, Response
 from rlm_notebook.parsing import Final, Reply, parse_reply, without_thinking
@@ -50,6 +51,7 @@ class Shared:
     """Sub-model by name; None is the default one."""
     loop: asyncio.AbstractEventLoop
     """The loop of the root run, on which async tools run."""
+    gates: Gates
     tools: Mapping[str, Tool] = field(default_factory=dict)
     session: Session | None = None
     """Keeps the REPL of the root run."""
@@ -116,8 +118,14 @@ class Run:
             shared.tools,
             shared.loop,
             shared.edit_of,
+            shared.gates,
+            depth,
         )
         self._messages: list[Message] = []
+        self._number = 0
+        """Of the turn, from 1."""
+        self._call = 0
+        """Span of the newest root call."""
         self._has_seen_output = False
         self.ending = Ending()
         """How it ended, or stands now: a partial answer survives a cancellation."""
@@ -162,20 +170,32 @@ class Run:
     async def _turn(self, index: int) -> bool:
         """One turn; True if it gave the answer."""
         span = self._recorder.start("turn", self._span, index=index)
+        self._number = self._subcalls.turn = index + 1
         response = await self._ask(span, "root")
         text = response.text or ""
         reply = parse_reply(text, response.finish_reason)
+        if not reply.blocks:
+            text, reply = await self._at_reply(span, text, reply)
         self._messages.append(Message("assistant", text))
         feedback: list[str] = []
         done = False
-        for number, code in enumerate(reply.blocks):
+        number = 0
+        while number < len(reply.blocks):
+            code = reply.blocks[number]
             if done:
                 block = self._recorder.start("code", span, index=number, code=code)
                 self._recorder.end(block, "skipped", note="the answer was given before it")
+                number += 1
                 continue
-            execution = await self._execute(span, number, code)
+            decision = await self._at_code(span, number, code, text)
+            if "response" in decision.edits:  # read it again, and stop at its first block
+                text = self._answered_instead(decision.edits["response"])
+                reply = parse_reply(text)
+                continue
+            execution = await self._execute(span, number, code, decision)
             feedback.append(self._feedback(execution, number, len(reply.blocks)))
             done = self._accept(execution, unseen=number > 0)
+            number += 1
         if not done and reply.final is not None:
             done = await self._accept_final(reply.final, bool(reply.blocks), feedback)
         if not done:
@@ -189,26 +209,98 @@ class Run:
         self._recorder.end(span)
         return done
 
+    async def _at_reply(self, turn: int, text: str, reply: Reply) -> tuple[str, Reply]:
+        """An answer without code may be edited before it is taken."""
+        if self._recorder.recorded(turn) is not None:
+            return text, reply
+        decision = await self._shared.gates.at(
+            "reply", turn, self._about(response=text), {"response": text}
+        )
+        if "response" not in decision.edits:
+            return text, reply
+        self._recorder.edit(
+            self._call, "ok", before={"response": text}, response=decision.edits["response"]
+        )
+        text = decision.edits["response"]
+        return text, parse_reply(text)
+
+    async def _at_code(self, turn: int, number: int, code: str, text: str) -> Decision:
+        if self._recorder.knows(turn, "code", {"index": number}):
+            return Decision()
+        editable = {"code": code, **({"response": text} if number == 0 else {})}
+        about = self._about(code=code, response=text)
+        return await self._shared.gates.at("code", turn, about, editable)
+
+    def _answered_instead(self, text: str) -> str:
+        """The user has put another answer in the place of the model's."""
+        before = self._messages[-1].content
+        self._recorder.edit(self._call, "ok", before={"response": before}, response=text)
+        self._messages[-1] = Message("assistant", text)
+        return text
+
+    def _about(self, **texts: Any) -> dict[str, Any]:
+        """What a breakpoint can ask for."""
+        model, depth = self._lm.name, self._depth
+        return {"turn": self._number, "depth": depth, "model": model, **texts}
+
     async def _ask(self, turn: int, purpose: Purpose) -> Response:
-        caller = self._shared.caller
+        caller, recorder = self._shared.caller, self._recorder
+        by_hand: str | None = None
+        told = [{"role": m.role, "content": m.content} for m in self._messages]
+        if not recorder.knows(turn, "lm_call", {}):
+            by_hand = await self._at_call(turn)
+        messages = [{"role": m.role, "content": m.content} for m in self._messages]
         request = caller.request(purpose, *self._messages)
-        span = self._recorder.start(
+        span = self._call = recorder.start(
             "lm_call",
             turn,
             state="waiting",
             purpose=purpose,
             model=self._lm.name,
-            messages=[{"role": m.role, "content": m.content} for m in self._messages],
+            messages=messages,
+            **edited("messages", told, messages),
         )
+        if by_hand is not None:
+            recorder.running(span)
+            recorder.edit(span, before={"response": None}, response=by_hand)
+            recorder.end(span, "ok")
+            return Response(by_hand)
+        self._take_edited_messages(span)
         self._check_messages(span)
-        edit = self._shared.edit_of(span) if self._recorder.recorded(span) is None else None
+        edit = self._shared.edit_of(span) if recorder.recorded(span) is None else None
         if edit is not None and edit.prompt is not None:
             request = self._told_besides(span, request, edit.prompt)
         try:
             return await self._shared.handler.run(caller.call(span, self._lm, request, self._span))
         except LMError as error:
-            self._recorder.end(turn, "error", error=error_attrs(error))
+            recorder.end(turn, "error", error=error_attrs(error))
             raise
+
+    async def _at_call(self, turn: int) -> str | None:
+        """The user may edit what the model is told, or answer in its place: that is returned."""
+        gates, caller = self._shared.gates, self._shared.caller
+        if not gates.active:
+            return None
+        share, name = caller.limits.share(self._recorder.trace.tree.totals)
+        if gates.warns(share):
+            await gates.at("budget", turn, self._about(limit=name, share=share), {})
+        last = self._messages[-1]
+        about = self._about(prompt=last.content)
+        decision = await gates.at("call", turn, about, {"prompt": last.content, "response": ""})
+        if "prompt" in decision.edits:
+            self._messages[-1] = Message(last.role, decision.edits["prompt"])
+        return decision.edits.get("response")
+
+    def _take_edited_messages(self, call: int) -> None:
+        """Where the user had edited what the model is told, the model is told that again."""
+        follower = self._recorder.follower
+        found = follower.edited(call, "messages") if follower is not None else None
+        if isinstance(found, list):
+            self._messages = [
+                Message(m["role"], m["content"])
+                for m in found
+                if isinstance(m, dict) and isinstance(m.get("content"), str)
+            ]
 
     def _told_besides(self, call: int, request: Request, text: str) -> Request:
         """The request with a text of the user's at its end, from now on."""
@@ -231,8 +323,20 @@ class Run:
             if not follower.compare(place, f"message {number}", _content(old), _content(new)):
                 raise self._shared.caller.end_of_recording()
 
-    async def _execute(self, turn: int, number: int, code: str) -> Execution:
-        span = self._recorder.start("code", turn, index=number, code=code)
+    async def _execute(self, turn: int, number: int, written: str, decision: Decision) -> Execution:
+        code = decision.edits.get("code", written)
+        marks = edited("code", written, code)
+        span = self._recorder.start("code", turn, index=number, code=code, **marks)
+        follower = self._recorder.follower
+        found = follower.edited(span, "code") if follower is not None else None
+        code = found if isinstance(found, str) else code
+        if code != written:  # the model sees it as its own: else the output would not fit
+            reply = self._messages[-1]
+            self._messages[-1] = Message(reply.role, reply.content.replace(written, code, 1))
+        recorded = self._recorder.recorded(span)
+        if decision.action == "skip" or (recorded is not None and recorded.state == "skipped"):
+            self._recorder.end(span, "skipped", note=prompts.SKIPPED)
+            return Execution(notes=[prompts.SKIPPED])
         self._subcalls.parent = span
         execution = await self._run_block(span, code)
         attrs: dict[str, Any] = {
@@ -264,7 +368,6 @@ class Run:
         then = recorded_execution(recorded)
         if then.error is not None and then.error.get("type") in STOPPED:
             return then  # it had to be stopped then, so it would have to be stopped again
-        code = recorded.code or code  # the user may have edited it
         execution = await self._shared.handler.run(self._repl.execute(code))
         if not strict:  # what the model was told then is what counts, also if it is random
             return replace(then, content=execution.content, ready=execution.ready)

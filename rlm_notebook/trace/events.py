@@ -14,10 +14,10 @@ import msgspec
 FORMAT_VERSION = 1
 """Version of the file format; files of this version open in later ones."""
 
-Kind = Literal["run", "turn", "lm_call", "code", "batch", "slot", "tool"]
+Kind = Literal["run", "turn", "lm_call", "code", "batch", "slot", "tool", "pause"]
 """``run`` > ``turn`` > ``lm_call`` and ``code``; ``code`` > ``batch`` > ``slot``, single sub-calls
 (``lm_call``), child runs (``run``, under the ``slot`` or ``code`` that started them), and
-functions of the user (``tool``)."""
+functions of the user (``tool``). A ``pause`` stands where the run stood still for its user."""
 
 State = Literal[
     "waiting",  # submitted, not started (in a queue)
@@ -128,6 +128,8 @@ class EditedAttrs(TypedDict, total=False):
     messages: list[dict[str, str]]
     response: str | None
     code: str
+    error: ErrorInfo
+    model: str
 
 
 class UsageAttrs(TypedDict, total=False):
@@ -245,6 +247,20 @@ class ToolAttrs(TypedDict, total=False):
     value: Any
     """The result as JSON data, where it is some and no str."""
     error: ErrorInfo
+
+
+class PauseAttrs(TypedDict, total=False):
+    """The run stood still for its user, see :mod:`rlm_notebook.gates`."""
+
+    at: str
+    """call, reply, code, batch, slot, budget: what would have come next, or had just failed."""
+    next_code: str
+    """What was shown, and could be edited; also ``next_prompt``, ``next_prompts``..."""
+    # at the end:
+    action: str
+    """go, turn, batch, error, run, skip, retry or stop."""
+    changed: list[str]
+    """What was edited."""
 
 
 class CodeAttrs(TypedDict, total=False):

@@ -83,6 +83,24 @@ class Follower:
                 return span
         return None
 
+    def knows(
+        self, parent: int, kind: str, attrs: dict[str, Any], prompts: list[str] | None
+    ) -> bool:
+        """Whether :meth:`find` would find one; it can be found still."""
+        found = self.find(parent, kind, attrs, prompts)
+        if found is not None:
+            above = self._twins.get(parent)
+            self._children(above)[_key(kind, attrs)].appendleft(found)
+        return found is not None
+
+    def edited(self, live: int, name: str) -> Any:
+        """The attribute of the recorded span, if the user has edited it; else None."""
+        twin = self._twins.get(live)
+        edited = twin.attrs.get("edited") if twin is not None else None
+        if twin is None or not isinstance(edited, dict) or name not in edited:
+            return None
+        return twin.attrs.get(name)
+
     def pair(self, live: int, twin: Span) -> None:
         """``live`` is the id of the span in whose place ``twin`` stands."""
         self._twins[live] = twin
@@ -96,7 +114,8 @@ class Follower:
         twin = self._twins.get(live)
         if twin is None:
             return []
-        return [span for found in self._children(twin).values() for span in found]
+        found = [span for same in self._children(twin).values() for span in same]
+        return [span for span in found if span.kind != "pause"]
 
     def compare(self, place: str, what: str, recorded: Any, replayed: Any) -> bool:
         """Note a difference, if there is one and it is the first; True if both are the same.

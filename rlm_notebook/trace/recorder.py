@@ -159,6 +159,28 @@ class Recorder:
         with self._lock:
             self._emit(SpanUpdated(self.now(), span, attrs))
 
+    def edit(self, span: int, /, state: str | None = None, *, before: Any, **attrs: Any) -> None:
+        """Change what a span holds for the user, also if it has ended; ``before`` is kept."""
+        with self._lock:
+            attrs["edited"] = {**(self.trace.tree.spans[span].attrs.get("edited") or {}), **before}
+            self._emit(SpanUpdated(self.now(), span, attrs, state))
+
+    def again(self, span: int, /, **attrs: Any) -> None:
+        """A call that has failed is asked again, with other attributes."""
+        with self._lock:
+            root = self.trace.root
+            assert root is not None
+            self._emit(SpansReopened(self.now(), root.id, [span], {}))
+            self._emit(SpanUpdated(self.now(), span, attrs))
+
+    def knows(
+        self, parent: int, kind: str, attrs: dict[str, Any], prompts: list[str] | None = None
+    ) -> bool:
+        """Whether the recorded run has the span that would be started in this way."""
+        with self._lock:
+            follower = self.follower
+            return follower is not None and follower.knows(parent, kind, attrs, prompts)
+
     def text(self, span: int, text: str, /) -> None:
         """Add a piece to the response of an open span."""
         with self._lock:

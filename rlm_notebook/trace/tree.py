@@ -274,6 +274,8 @@ class Tree:
         if isinstance(event, SpansReopened):
             return self._reopen(event)
         span = self.spans.get(event.id)
+        if span is not None and isinstance(event, SpanUpdated) and "edited" in event.attrs:
+            return _edit(span, event)
         if span is None or not span.open:
             return None  # the first end wins; what comes after a cancellation is noise
         if isinstance(event, SpanText):
@@ -364,6 +366,16 @@ class Tree:
             if span.open:
                 self._discount(span)
                 span.state = "interrupted"
+
+
+def _edit(span: Span, event: SpanUpdated) -> Span:
+    """What the user changed, also of a span that has ended."""
+    if "response" in event.attrs:
+        span.attrs.pop("error", None)
+    span.attrs.update(event.attrs)
+    if not span.open and event.state in END_STATES:
+        span.state = event.state
+    return span
 
 
 def _counts(span: Span) -> bool:
