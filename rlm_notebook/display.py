@@ -59,7 +59,11 @@ class CellView:
             from rlm_notebook.view.widget import LiveView
 
             self._view = LiveView(
-                live.trace, now=live.now, on_stop=live.stop, warnings=live.warnings
+                live.trace,
+                now=live.now,
+                on_stop=live.stop,
+                warnings=live.warnings,
+                gates=live.gates,
             )
             live.show_in(self._view)
         except ImportError:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlm_notebook.errors import UsageError
+from rlm_notebook.trace.events import PAUSES
 
 if TYPE_CHECKING:
     from rlm_notebook.trace.recorder import Recorder
@@ -33,14 +34,6 @@ MODES: dict[str, Mode] = {
 }
 """By the action that goes on."""
 EMPTY: Mapping[str, str] = {}
-WORDS: dict[str, str] = {
-    "call": "before the LM call",
-    "reply": "after an answer without code",
-    "code": "before the code",
-    "batch": "before the batch",
-    "slot": "at a failed slot",
-    "budget": "at the budget",
-}
 ACTIONS: dict[str, tuple[str, ...]] = {
     "call": (),
     "reply": (),
@@ -117,6 +110,13 @@ class Gate:
     decided: concurrent.futures.Future[Decision] = field(
         default_factory=concurrent.futures.Future, repr=False
     )
+
+    @property
+    def words(self) -> str:
+        """``turn 2: before the code``"""
+        turn, depth = self.about.get("turn"), self.about.get("depth")
+        child = " of a child" if depth else ""
+        return f"turn {turn}{child}: {PAUSES[self.kind]}"
 
     @property
     def actions(self) -> list[str]:
@@ -203,6 +203,10 @@ class Gates:
         self.waiting: dict[int, Gate] = {}
         """Gates at which the run stands still now, by their span."""
         self._warned = False
+
+    def add(self, point: Break) -> None:
+        """One more breakpoint."""
+        self._breaks = (*self._breaks, point)
 
     def pause(self) -> None:
         """Stop at the next gate."""

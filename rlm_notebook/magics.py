@@ -18,15 +18,18 @@ from rlm_notebook import settings
 from rlm_notebook.cells import REGISTERED, run_here, sigint_cancels, transform_cell
 from rlm_notebook.context import opened, read_files, taken
 from rlm_notebook.errors import ContextError, UsageError
+from rlm_notebook.gates import Break
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.options import OptionParser, given_settings, split_line
 from rlm_notebook.parsers import (
     cell_parser,
     check_name,
     config_parser,
+    edit_parser,
     fork_parser,
     replay_parser,
     resume_parser,
+    step_parser,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +112,14 @@ class RLMMagics(Magics):
         find = find_context(given.context, self.shell.user_ns)
         context = await asyncio.to_thread(lambda: taken(find()))
         self._tell_trusted(rlm.settings.repl)
-        live = rlm.prepare(context, cell, trace=given.trace, session=self._session(given.session))
+        live = rlm.prepare(
+            context,
+            cell,
+            trace=given.trace,
+            session=self._session(given.session),
+            step=given.step,
+            breaks=given.breaks,
+        )
         return await self._begin(live, given)
 
     async def _begin(self, live: LiveRun, given: argparse.Namespace) -> Any:
@@ -169,6 +179,10 @@ class RLMMagics(Magics):
             live = await replay.prepare_fork(
                 trace, make, place, edit, context=context, path=given.trace, **changes
             )
+        for point in given.breaks:
+            live.gates.add(Break(point))
+        if given.step:
+            live.gates.pause()
         self._tell_trusted(live.repl)
         return await self._begin(live, given)
 
@@ -231,6 +245,48 @@ class RLMMagics(Magics):
         if given.check:
             return trace.replay()
         return trace.view()
+
+    @line_magic
+    def rlm_step(self, line: str) -> None:
+        """Go on from where a background run stands: ``%rlm_step [go|turn|batch|error|run|skip|
+        retry|stop] [--run N]``; then wait until it stands again, and say where.
+        """
+        given = self._parsed(step_parser(), line)
+        self._go_on(self._stepped(given.run), given.action)
+
+    @line_magic
+    def rlm_continue(self, line: str) -> None:
+        """Let a background run go on to its next breakpoint or its end: ``%rlm_continue [--run N]``."""
+        given = self._parsed(step_parser(), f"run {line}")
+        self._go_on(self._stepped(given.run), "run")
+
+    @line_magic
+    def rlm_edit(self, line: str) -> None:
+        """Edit what a background run shows where it stands: ``%rlm_edit code "x = 1"``, or the name
+        of a variable that holds the text. It is used when the run goes on.
+        """
+        given = self._parsed(edit_parser(), line)
+        run = self._stepped(given.run)
+        text = " ".join(given.text)
+        value = self.shell.user_ns.get(text)
+        run.edit(given.what, value if isinstance(value, str) else text)
+        print(run.where())
+
+    def _go_on(self, run: BackgroundRun, action: str) -> None:
+        run.go_on(action)
+        print(run.where())
+
+    def _stepped(self, number: int | None) -> BackgroundRun:
+        """A background run that goes on: the one with that number, or the newest."""
+        running = {n: run for n, run in self._background.items() if run.running}
+        found = running.get(number) if number is not None else None
+        if number is None and running:
+            found = running[max(running)]
+        if found is None:
+            raise UsageError(
+                "no such run goes on in the background: begin one with %%rlm --background --step"
+            )
+        return found
 
     @line_magic
     def rlm_traces(self, line: str) -> Any:

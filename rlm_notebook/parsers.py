@@ -41,12 +41,53 @@ def cell_parser() -> OptionParser:
     )
     group.add_argument("--out", metavar="NAME", help="variable that gets the result")
     group.add_argument("--trace", metavar="PATH", help="file to write the trace to")
+    _going_options(group)
+    setting_options(parser)
+    return parser
+
+
+def _going_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--background",
         action="store_true",
         help="return at once; the run goes on, %%rlm_stop ends it",
     )
-    setting_options(parser)
+    group.add_argument(
+        "--step",
+        action="store_true",
+        help="stop before each LM call, code block and batch, and at failed slots: look, edit, "
+        "go on (in the view, or with %%rlm_step, %%rlm_continue and %%rlm_edit)",
+    )
+    group.add_argument(
+        "--break",
+        dest="breaks",
+        action="append",
+        default=[],
+        metavar="WHERE",
+        help="stop there: turn=3, error, or an expression of prompt, code, response, error, turn, "
+        "depth: \"'password' in prompt\"; may be given several times",
+    )
+
+
+def step_parser() -> OptionParser:
+    """Options of ``%rlm_step``."""
+    parser = OptionParser(prog="%rlm_step", add_help=False)
+    parser.add_argument(
+        "action",
+        nargs="?",
+        default="go",
+        choices=("go", "turn", "batch", "error", "run", "skip", "retry", "stop"),
+    )
+    parser.add_argument("--run", type=int, metavar="N", help="number of the background run")
+    return parser
+
+
+def edit_parser() -> OptionParser:
+    """Options of ``%rlm_edit``."""
+    parser = OptionParser(prog="%rlm_edit", add_help=False)
+    parser.add_argument("what", help="code, prompt, prompts, response or model")
+    parser.add_argument("text", nargs="+", help="the new text, or a variable that holds it")
+    parser.add_argument("--run", type=int, metavar="N", help="number of the background run")
     return parser
 
 
@@ -73,11 +114,7 @@ def _run_options(parser: OptionParser) -> None:
     group = parser.add_argument_group("this run")
     group.add_argument("--context", metavar="EXPR", help="what it is about, if that was not kept")
     group.add_argument("--out", metavar="NAME", help="variable that gets the result")
-    group.add_argument(
-        "--background",
-        action="store_true",
-        help="return at once; the run goes on, %%rlm_stop ends it",
-    )
+    _going_options(group)
     setting_options(parser)
 
 

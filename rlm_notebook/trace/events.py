@@ -19,6 +19,16 @@ Kind = Literal["run", "turn", "lm_call", "code", "batch", "slot", "tool", "pause
 (``lm_call``), child runs (``run``, under the ``slot`` or ``code`` that started them), and
 functions of the user (``tool``). A ``pause`` stands where the run stood still for its user."""
 
+PAUSES: dict[str, str] = {
+    "call": "before the LM call",
+    "reply": "after an answer without code",
+    "code": "before the code",
+    "batch": "before the batch",
+    "slot": "at a failed call",
+    "budget": "because a limit is near",
+}
+"""Where a ``pause`` is, in words, by its ``at``."""
+
 State = Literal[
     "waiting",  # submitted, not started (in a queue)
     "running",

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from rlm_notebook.repl.output import shown
+from rlm_notebook.trace.events import PAUSES
 from rlm_notebook.trace.jsonl import clean
 from rlm_notebook.trace.tree import Span, Tree
 
@@ -192,6 +193,13 @@ def fields(span: Span) -> list[Field]:
         "\n".join(_attempt(n, each, span) for n, each in enumerate(span.attempts, start=1)),
     )
     add("note", attrs.get("note"))
+    for name, value in attrs.items():
+        if span.kind == "pause" and name.startswith("next_"):
+            add(name.removeprefix("next_"), value, code=True)
+    edited = attrs.get("edited")
+    for name, value in edited.items() if isinstance(edited, dict) else ():
+        shown_value = _reason(value) if name == "error" else value
+        add(f"{text_of(name)} before it was edited", shown_value, code=name == "code")
     add("arguments", attrs.get("arguments"), code=True)
     add("result", attrs.get("result"), code=True)
     add("question", attrs.get("question"))
@@ -252,6 +260,9 @@ def label(span: Span) -> str:
         return "final answer" if attrs.get("final") else f"turn {number}"
     if span.kind == "code":
         return "code" if number == 1 else f"code {number}"
+    if span.kind == "pause":
+        verb = "paused" if span.open else "pause"
+        return f"{verb} {PAUSES.get(text_of(attrs.get('at')), '')}".strip()
     if span.kind == "slot":
         return f"slot {span.index}"
     if span.kind == "batch":
@@ -290,6 +301,10 @@ def _detail(span: Span) -> Any:
     if span.kind == "tool":
         result = f" → {text_of(attrs['result'])}" if "result" in attrs else ""
         return f"({text_of(attrs.get('arguments'))}){result}"
+    if span.kind == "pause":
+        changed = attrs.get("changed")
+        edited = f"edited {', '.join(map(text_of, changed))}" if isinstance(changed, list) else ""
+        return edited if changed else attrs.get("action")
     if span.kind == "batch":
         return f"{attrs.get('size')} prompts, {attrs.get('limit')} at once"
     if span.open and span.attempts:

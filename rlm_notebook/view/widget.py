@@ -2,7 +2,7 @@
 
 The data stays in Python. Messages to the browser: ``rows`` (what changed, numbered), ``snapshot``
 (all of it, in parts), ``fields`` and ``text`` (answers). From the browser: ``snapshot``,
-``fields``, ``text``, ``stop``. A hole in the numbers makes the browser ask for a snapshot, since
+``fields``, ``text``, ``stop``, ``pause``, ``gate`` (what can be edited there) and ``decide``. A hole in the numbers makes the browser ask for a snapshot, since
 the server drops messages above its rate limit.
 """
 
@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlm_notebook.errors import UsageError
 from rlm_notebook.trace.events import Event, SpansReopened
 from rlm_notebook.view.rows import Field, fields, row, summary
 
 if TYPE_CHECKING:
+    from rlm_notebook.gates import Gates
     from rlm_notebook.trace.trace import Trace
     from rlm_notebook.trace.tree import Span
 
@@ -29,6 +31,8 @@ MESSAGE_BYTES = 200_000
 """Bytes of rows in one message; with its envelope it stays below 256 KB."""
 HEAD = 16_000
 """Characters of a text that is sent when a row is opened."""
+EDITABLE = 40_000
+"""Characters of a text that can be edited in the browser."""
 PART = 64_000
 """Characters of each further part of a text."""
 
@@ -44,6 +48,8 @@ class LiveView:
         Called, on the kernel's main thread, when the user presses Stop.
     warnings
         Shown in the header; read at each flush.
+    gates
+        Where the run stops for the user.
     """
 
     def __init__(
@@ -53,7 +59,9 @@ class LiveView:
         now: Callable[[], int],
         on_stop: Callable[[], None],
         warnings: list[str],
+        gates: Gates | None = None,
     ) -> None:
+        self._gates = gates
         self._trace = trace
         self._now = now
         self._on_stop = on_stop
@@ -124,6 +132,7 @@ class LiveView:
                 "rows": [msgspec.json.decode(row) for row in rows],
                 "summary": msgspec.to_builtins(header),
                 "ended": self._ended,
+                **self._standing(),
                 **more,
             }
         )
@@ -135,10 +144,52 @@ class LiveView:
         kind = content.get("type")
         if kind == "stop":
             self._on_stop()
+        elif kind in ("pause", "gate", "decide"):
+            self._at_gate(kind, content)
         elif kind == "snapshot":
             self._send_snapshot()
         elif kind in ("fields", "text"):
             self._send_texts(content)
+
+    def _standing(self) -> dict[str, Any]:
+        """Where the run stands still, and whether it will at the next gate."""
+        gates = self._gates
+        if gates is None:
+            return {}
+        return {"paused": sorted(gates.waiting), "pausing": gates.pausing}
+
+    def _at_gate(self, kind: str, content: dict[str, Any]) -> None:
+        gates, number = self._gates, content.get("id")
+        if gates is None:
+            return
+        if kind == "pause":
+            gates.pause()
+            with self._lock:
+                self._send("rows", [])
+        elif kind == "gate" and isinstance(number, int):
+            gate = gates.waiting.get(number)
+            if gate is not None:
+                self.widget.send(
+                    {
+                        "type": "gate",
+                        "id": number,
+                        "words": gate.words,
+                        "actions": gate.actions,
+                        "texts": {
+                            name: text
+                            for name, text in gate.editable.items()
+                            if len(text) <= EDITABLE
+                        },
+                    }
+                )
+        elif isinstance(number, int):
+            edits = content.get("edits")
+            texts = edits if isinstance(edits, dict) else {}
+            edits = {name: text for name, text in texts.items() if isinstance(text, str)}
+            try:
+                gates.decide(number, str(content.get("action")), edits)
+            except UsageError as error:
+                self.widget.send({"type": "refused", "id": number, "message": str(error)})
 
     def _send_snapshot(self) -> None:
         with self._lock:

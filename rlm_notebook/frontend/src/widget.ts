@@ -5,6 +5,7 @@ import type { Incoming } from "./model/messages";
 import { type Model, PATIENCE, send, Session } from "./session";
 import { element, setAttribute, setText } from "./view/dom";
 import { FilmView } from "./view/film";
+import { GateView } from "./view/gate";
 import { HeaderView } from "./view/header";
 import { legend } from "./view/legend";
 import { PanelView } from "./view/panel";
@@ -31,14 +32,19 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const root = element("div", "rlm-view");
   const note = element("div", "rlm-note");
   note.setAttribute("role", "status");
-  const header = new HeaderView(ui, () => send(model, { type: "stop" }));
+  const header = new HeaderView(
+    ui,
+    () => send(model, { type: "stop" }),
+    () => send(model, { type: "pause" }),
+  );
+  const gate = new GateView(store, (message) => send(model, message));
   const panel = new PanelView(store, (message) => send(model, message), () => {
     ui.panel = false;
     redraw();
   });
   const tree = new TreeView(store, ui, () => redraw());
   const film = new FilmView(store, (message) => send(model, message));
-  root.append(header.root, film.root, note, tree.root, legend(), panel.root);
+  root.append(header.root, gate.root, film.root, note, tree.root, legend(), panel.root);
   el.replaceChildren(root);
 
   const began = performance.now();
@@ -50,6 +56,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     setText(note, noteOf(session, performance.now() - began));
     header.update(store, now);
     film.update();
+    gate.update();
     tree.update(now);
     panel.update(ui.panel ? ui.selected : null, now);
   };
@@ -59,6 +66,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const receive = (message: Incoming): void => {
     panel.receive(message);
     film.receive(message);
+    gate.receive(message);
     redraw();
   };
   session.views.add(receive);

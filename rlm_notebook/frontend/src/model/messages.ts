@@ -63,6 +63,10 @@ export interface Film {
 
 interface Changes {
   film?: Film;
+  /** Spans at which the run stands still for its user. */
+  paused?: number[];
+  /** Whether it will stand still at the next gate. */
+  pausing?: boolean;
   seq: number;
   rows: Row[];
   summary: Summary;
@@ -76,7 +80,19 @@ export interface Field {
   code: boolean;
 }
 
+/** What can be done where the run stands still. */
+export interface Gate {
+  type: "gate";
+  id: number;
+  words: string;
+  actions: string[];
+  /** What can be edited. */
+  texts: Record<string, string>;
+}
+
 export type Incoming =
+  | Gate
+  | { type: "refused"; id: number; message: string }
   | ({ type: "rows" } & Changes)
   | ({ type: "snapshot"; part: number; parts: number } & Changes)
   | { type: "fields"; id: number; fields: Field[] }
@@ -87,5 +103,8 @@ export type Outgoing =
   | { type: "fields"; id: number }
   | { type: "text"; id: number; name: string; offset: number }
   | { type: "stop" }
+  | { type: "pause" }
+  | { type: "gate"; id: number }
+  | { type: "decide"; id: number; action: string; edits: Record<string, string> }
   | { type: "seek"; t: number }
   | { type: "step"; by: number };

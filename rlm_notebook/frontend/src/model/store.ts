@@ -7,6 +7,9 @@ export class Store {
   summary: Summary | null = null;
   ended = false;
   film: Film | null = null;
+  paused: readonly number[] = [];
+  /** Whether the run stands still at its next gate; null if it has none. */
+  pausing: boolean | null = null;
   /** Local time at which the summary came, ms. */
   received = 0;
   /** True once a whole snapshot is in. */
@@ -27,6 +30,8 @@ export class Store {
     this.summary = message.summary;
     this.ended = message.ended;
     this.film = message.film ?? null;
+    this.paused = message.paused ?? [];
+    this.pausing = message.pausing ?? null;
     this.received = at;
     if (message.type === "rows") {
       for (const row of message.rows) this.put(row);

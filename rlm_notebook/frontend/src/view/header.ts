@@ -20,12 +20,16 @@ export class HeaderView {
   private chip = element("span", "rlm-chip");
   private totals = element("span", "rlm-totals");
   private stop = element("button", "rlm-stop", "Stop");
+  private pause = element("button", "rlm-pause", "Pause");
   private answer = element("div", "rlm-answer");
   private warnings = element("div", "rlm-warnings");
 
-  constructor(private ui: UiState, onStop: () => void) {
+  constructor(private ui: UiState, onStop: () => void, onPause: () => void) {
     const line = element("div", "rlm-line");
-    line.append(this.chip, this.totals, this.stop);
+    line.append(this.chip, this.totals, this.pause, this.stop);
+    this.pause.type = "button";
+    this.pause.title = "stand still before the next call, block or batch";
+    this.pause.addEventListener("click", onPause);
     this.root.append(line, this.answer, this.warnings);
     this.stop.type = "button";
     this.stop.title = "end the run now; the trace is kept";
@@ -40,6 +44,10 @@ export class HeaderView {
     const summary = store.summary;
     this.stop.hidden = summary === null || store.ended;
     this.updateStop();
+    const paused = store.paused.length > 0;
+    this.pause.hidden = this.stop.hidden || store.pausing === null || paused || this.ui.stopping;
+    this.pause.disabled = store.pausing === true;
+    setText(this.pause, store.pausing === true ? "pausing…" : "Pause");
     if (summary === null) {
       setText(this.chip, "…");
       return;
@@ -48,7 +56,7 @@ export class HeaderView {
     const state = running ? "running" : summary.state;
     const words = OUTCOMES[summary.outcome] ?? stateOf(summary.state).title;
     const outcome = summary.stopped_by ? `${words} (${summary.stopped_by})` : words;
-    setText(this.chip, `${stateOf(state).symbol} ${running ? (this.ui.stopping ? "stopping" : "running") : outcome}`);
+    setText(this.chip, `${stateOf(state).symbol} ${running ? (this.ui.stopping ? "stopping" : paused ? "paused" : "running") : outcome}`);
     setAttribute(this.root, "data-state", state);
     setAttribute(this.root, "data-outcome", summary.outcome);
     this.updateTotals(summary, running, now);

@@ -1,0 +1,130 @@
+// Where a run stands still for its user: what comes next, to be edited, and how to go on.
+
+import type { Gate, Incoming, Outgoing } from "../model/messages";
+import type { Store } from "../model/store";
+import { element, setText } from "./dom";
+
+const ACTIONS: Record<string, [string, string]> = {
+  go: ["Go on", "to the next stop (Ctrl+Enter)"],
+  turn: ["Next turn", "on to the next turn"],
+  batch: ["Next batch", "on to the next batch"],
+  error: ["Next error", "on to the next failed call"],
+  run: ["Run to the end", "stop at breakpoints only"],
+  skip: ["Skip it", "do not run this block"],
+  retry: ["Ask again", "ask once more, with the prompt and the model as they stand here"],
+  stop: ["Stop", "end the run now; the trace is kept"],
+};
+const NAMES: Record<string, string> = {
+  code: "code that runs next",
+  prompt: "prompt",
+  prompts: "prompts of the batch, as JSON",
+  response: "answer of the model",
+  model: "model",
+};
+const ASK_AGAIN = 2000;
+const MOST_LINES = 18;
+
+export class GateView {
+  readonly root = element("div", "rlm-gate");
+  private title = element("div", "rlm-gate-title");
+  private problem = element("div", "rlm-gate-problem");
+  private editors = element("div", "rlm-editors");
+  private buttons = element("div", "rlm-gate-buttons");
+  private shown: number | null = null;
+  private asked = -Infinity;
+  private texts: Record<string, string> = {};
+
+  constructor(private store: Store, private send: (message: Outgoing) => void) {
+    this.problem.setAttribute("role", "alert");
+    this.root.setAttribute("role", "group");
+    this.root.setAttribute("aria-label", "the run stands still");
+    this.root.append(this.title, this.editors, this.problem, this.buttons);
+    this.root.hidden = true;
+    this.root.addEventListener("keydown", (event) => {
+      event.stopPropagation(); // the notebook has keys of its own
+      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      this.decide("go");
+    });
+  }
+
+  update(): void {
+    const first = this.store.ended ? undefined : this.store.paused[0];
+    if (first === undefined) {
+      this.shown = null;
+      this.root.hidden = true;
+      return;
+    }
+    if (this.shown === first) return;
+    this.root.hidden = this.shown === null;
+    const now = performance.now();
+    if (now - this.asked < ASK_AGAIN && this.shown === null && this.asked > 0) return;
+    this.asked = now;
+    this.send({ type: "gate", id: first });
+  }
+
+  receive(message: Incoming): void {
+    if (message.type === "gate" && message.id === this.store.paused[0]) {
+      if (message.id !== this.shown) this.show(message);
+    } else if (message.type === "refused" && message.id === this.shown) {
+      setText(this.problem, message.message);
+      this.setDisabled(false);
+    }
+  }
+
+  private show(gate: Gate): void {
+    this.shown = gate.id;
+    this.asked = -Infinity;
+    this.texts = gate.texts;
+    const more = this.store.paused.length - 1;
+    setText(this.title, `❚❚ paused at ${gate.words}${more > 0 ? ` (and at ${more} more)` : ""}`);
+    setText(this.problem, "");
+    this.editors.replaceChildren(...Object.entries(gate.texts).map(([name, text]) => editor(name, text)));
+    this.buttons.replaceChildren(
+      ...gate.actions.map((action) => {
+        const [text, title] = ACTIONS[action] ?? [action, ""];
+        const button = element("button", action === "stop" ? "rlm-stop" : "", text);
+        button.type = "button";
+        button.title = title;
+        button.dataset.action = action;
+        button.addEventListener("click", () => this.decide(action));
+        return button;
+      }),
+    );
+    this.root.hidden = false;
+    if (document.activeElement === document.body) {
+      this.buttons.querySelector("button")?.focus({ preventScroll: true });
+    }
+  }
+
+  private decide(action: string): void {
+    if (this.shown === null) return;
+    const edits: Record<string, string> = {};
+    for (const area of this.editors.querySelectorAll("textarea")) {
+      const name = area.dataset.name ?? "";
+      if (area.value !== this.texts[name]) edits[name] = area.value;
+    }
+    this.setDisabled(true);
+    setText(this.problem, "");
+    this.send({ type: "decide", id: this.shown, action, edits });
+  }
+
+  private setDisabled(disabled: boolean): void {
+    for (const button of this.buttons.querySelectorAll("button")) button.disabled = disabled;
+  }
+}
+
+/** A text to edit. An answer of the user's own is folded away until it is wanted. */
+function editor(name: string, text: string): HTMLElement {
+  const area = element("textarea");
+  area.value = text;
+  area.dataset.name = name;
+  area.spellcheck = false;
+  area.rows = Math.min(MOST_LINES, Math.max(1, text.split("\n").length));
+  area.setAttribute("aria-label", NAMES[name] ?? name);
+  const view = element("details", "rlm-editor");
+  view.open = name !== "response" && name !== "model" && (name !== "prompt" || text.length < 4000);
+  const heading = element("summary", "", text === "" ? "answer it yourself" : (NAMES[name] ?? name));
+  view.append(heading, area);
+  return view;
+}
