@@ -396,3 +396,28 @@ def test_bad_input_of_time_travel_gives_one_clear_line(
     assert ran.status == "error"
     assert says in ran.error
     assert len(ran.error.splitlines()) == 1
+
+
+def test_a_background_run_is_stepped_without_widgets(kernel: Kernel) -> None:
+    kernel.run(TRAVEL)
+    begun = kernel.run(
+        "%%rlm --context corpus --model travel --background --step --out walked\nwhat?"
+    )
+    assert begun.status == "ok"
+    first = kernel.run("%rlm_step").stdout
+    assert "stands at turn 1: before the code" in first
+    assert "found = llm_query_batched" in first
+    assert "cannot be edited here" in kernel.run("%rlm_edit model x").error
+    kernel.run("mine = \"found = ['p', 'q', 'r']\"")
+    assert "code (edited):\n    found = ['p', 'q', 'r']" in kernel.run("%rlm_edit code mine").stdout
+    assert "stands at turn 2: before the LM call" in kernel.run("%rlm_step").stdout
+    kernel.run("%rlm_continue")
+    kernel.run("import time\nwhile 'walked' not in globals(): time.sleep(0.01)")
+    assert kernel.run("walked.answer").value == "'r'"
+    assert "no such run goes on in the background" in kernel.run("%rlm_step").error
+
+
+def test_a_breakpoint_of_the_cell_is_checked_before_the_run(kernel: Kernel) -> None:
+    ran = kernel.run("%%rlm --context corpus --model quick --break 'turn='\nwhat?")
+    assert "--break turn=: write turn=3, error, or an expression" in ran.error
+    assert len(ran.error.splitlines()) == 1

@@ -12,7 +12,6 @@ const ACTIONS: Record<string, [string, string]> = {
   run: ["Run to the end", "stop at breakpoints only"],
   skip: ["Skip it", "do not run this block"],
   retry: ["Ask again", "ask once more, with the prompt and the model as they stand here"],
-  stop: ["Stop", "end the run now; the trace is kept"],
 };
 const NAMES: Record<string, string> = {
   code: "code that runs next",
@@ -81,9 +80,9 @@ export class GateView {
     setText(this.problem, "");
     this.editors.replaceChildren(...Object.entries(gate.texts).map(([name, text]) => editor(name, text)));
     this.buttons.replaceChildren(
-      ...gate.actions.map((action) => {
+      ...gate.actions.filter((action) => action !== "stop").map((action) => { // Stop is in the header
         const [text, title] = ACTIONS[action] ?? [action, ""];
-        const button = element("button", action === "stop" ? "rlm-stop" : "", text);
+        const button = element("button", "", text);
         button.type = "button";
         button.title = title;
         button.dataset.action = action;
