@@ -8,7 +8,7 @@ FRONTEND := rlm_notebook/frontend
 NODE_STAMP := $(FRONTEND)/node_modules/.package-lock.json
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
-.PHONY: quickstart lab test lint python-tests notebook-tests browser-tests frontend frontend-tests bench test-llm screenshots debian clean
+.PHONY: quickstart lab test lint python-tests notebook-tests browser-tests frontend frontend-tests bench torture test-llm screenshots debian clean
 
 quickstart: $(VENV)/.lab
 	$(BIN)/python notebooks/run.py notebooks/01_quickstart.ipynb build/quickstart
@@ -43,6 +43,10 @@ frontend: $(NODE_STAMP)
 
 bench: $(VENV)/.test debian
 	$(BIN)/python -m tests.benchmarks.bench build/bench.json
+
+# The tests of loss, with more moments at which a run is killed.
+torture: $(VENV)/.test
+	RLM_TEST_KILLS=200 $(BIN)/pytest -q --timeout 1200 tests/test_killed.py
 
 # Optional: a real small model on this machine. Builds llama.cpp, which takes some minutes.
 test-llm: .cache/llm-venv/.done

@@ -6,7 +6,9 @@ The writer has a thread of its own: encoding and fsync never delay a slot.
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import itertools
 import json
 import os
 import threading
@@ -48,6 +50,7 @@ class Text(msgspec.Struct, frozen=True, tag_field="e", tag="text"):
 
 Line = Header | Text | SpanStarted | SpanUpdated | SpanText | SpanEnded | SpansReopened
 
+_REFERENCE = b'"$text"'
 _PIECE = 1 << 16
 """Bytes that are searched at once for the last newline."""
 _GZIP = b"\x1f\x8b"
@@ -266,22 +269,34 @@ def load(path: str | Path) -> Trace:
             f"{FORMAT_VERSION}: upgrade rlm_notebook"
         )
     trace = Trace(header, path=path)
+    collects = gc.isenabled()
+    gc.disable()  # a million records are no garbage: looking through them takes most of the time
+    try:
+        _read(lines, trace)
+    finally:
+        if collects:
+            gc.enable()
+    trace.tree.close()
+    return trace
+
+
+def _read(lines: list[bytes], trace: Trace) -> None:
     texts: dict[str, str] = {}
-    for number, line in enumerate(lines[1:], start=2):
-        if not line.strip():
-            continue
+    decode, append = _decoder.decode, trace.append
+    for number, line in enumerate(itertools.islice(lines, 1, None), start=2):
         try:
-            record = _decoder.decode(line)
+            record = decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            trace.notes.append(f"line {number} was left out: {error}")
+            if line.strip():
+                trace.notes.append(f"line {number} was left out: {error}")
             continue
         if isinstance(record, Text):
             texts[record.hash] = record.text
         elif not isinstance(record, Header):
-            attrs = {name: _resolved(value, texts) for name, value in record.attrs.items()}
-            trace.append(msgspec.structs.replace(record, attrs=attrs))
-    trace.tree.close()
-    return trace
+            if _REFERENCE in line:
+                attrs = {name: _resolved(value, texts) for name, value in record.attrs.items()}
+                record = msgspec.structs.replace(record, attrs=attrs)
+            append(record)
 
 
 def _resolved(value: Any, texts: dict[str, str]) -> Any:
