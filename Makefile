@@ -32,7 +32,9 @@ browser-tests: $(VENV)/.test debian
 	$(BIN)/pytest -q -m browser tests
 
 notebook-tests: $(VENV)/.test
-	$(BIN)/pytest -q -p no:cacheprovider --nbval-lax --rootdir . $(NOTEBOOKS)
+	rm -rf build/notebook-traces
+	RLM_TRACE_DIR=$(CURDIR)/build/notebook-traces $(BIN)/pytest -q -p no:cacheprovider --nbval-lax --rootdir . $(NOTEBOOKS)
+	$(BIN)/python -m tests.replay_all build/notebook-traces
 
 frontend-tests: $(NODE_STAMP)
 	cd $(FRONTEND) && npm run --silent check && npm test --silent && npm run --silent fresh
