@@ -21,9 +21,9 @@ from rlm_notebook.lm.protocol import (
     StreamingLM,
 )
 from rlm_notebook.provider_limit import ProviderLimit, limit_of
+from rlm_notebook.recorded import error_from
 from rlm_notebook.retry import RetryPolicy
-from rlm_notebook.trace.follow import text_of
-from rlm_notebook.trace.jsonl import clean
+from rlm_notebook.trace.jsonl import clean, text_of
 from rlm_notebook.trace.recorder import Recorder
 from rlm_notebook.trace.tree import Span
 
@@ -95,7 +95,7 @@ class Caller:
         recorded = self.recorder.recorded(span)
         if recorded is not None:
             return self._again(span, recorded)
-        if self._strict:
+        if self.recorder.strict:
             raise self._not_recorded(span)
         call = _Call(self, span, lm, request, run, hedge)
         try:
@@ -146,11 +146,6 @@ class Caller:
         """The recorded run does not go further: this one, which repeats it, ends too."""
         self._on_limit(END_OF_RECORDING)
         return LMError("not sent: the recorded run has no answer to this", type="limit")
-
-    @property
-    def _strict(self) -> bool:
-        follower = self.recorder.follower
-        return follower is not None and follower.strict
 
     def limit(self, lm: LM) -> ProviderLimit:
         """The limit of a model's provider; this run's settings hold from its first call on."""
@@ -365,13 +360,6 @@ class _StreamedText:
         self._timer = None
         text, self._pieces = "".join(self._pieces), []
         self._recorder.text(self._span, clean(text))
-
-
-def error_from(attrs: dict[str, Any]) -> LMError:
-    """The error that a trace has kept."""
-    status = attrs.get("status")
-    message, kind = str(attrs.get("message") or "it failed"), str(attrs.get("type") or "error")
-    return LMError(message, type=kind, status=status if isinstance(status, int) else None)
 
 
 def error_attrs(error: LMError) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any
 
 _CELL = re.compile(r"^%%rlm(?:[ \t]+(?P<line>.*))?$")
 _LINE = re.compile(r"^%(?P<name>rlm_resume|rlm_fork)(?:[ \t]+(?P<line>.*))?$")
-REGISTERED = "RLMMagics"
-"""The name under which IPython keeps the magics."""
+REGISTERED, TRAVEL = "RLMMagics", "TravelMagics"
+"""The names under which IPython keeps the magics."""
 
 
 def transform_cell(lines: list[str]) -> list[str]:
@@ -24,14 +24,14 @@ def transform_cell(lines: list[str]) -> list[str]:
     """
     if not lines:
         return lines
-    registry = f"get_ipython().magics_manager.registry[{REGISTERED!r}]"
+    registry = "get_ipython().magics_manager.registry"
     first = lines[0].rstrip("\r\n")
     if found := _CELL.match(first):
         line, cell = found["line"] or "", "".join(lines[1:])
-        return [f"await {registry}.run_cell({line!r}, {cell!r})\n"]
+        return [f"await {registry}[{REGISTERED!r}].run_cell({line!r}, {cell!r})\n"]
     if (found := _LINE.match(first)) and not "".join(lines[1:]).strip():
         line = found["line"] or ""
-        return [f"await {registry}.run_line({found['name']!r}, {line!r})\n"]
+        return [f"await {registry}[{TRAVEL!r}].run_line({found['name']!r}, {line!r})\n"]
     return lines
 
 

@@ -7,7 +7,7 @@ import glob
 import io
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,38 @@ def opened(value: Any) -> Any:
         There is no such file, or it holds no text.
     """
     return read_files(os.fspath(value)) if isinstance(value, os.PathLike) else value
+
+
+def find_context(expression: str, namespace: dict[str, Any]) -> Callable[[], Any]:
+    """The value of an expression of the user's namespace, or the text of a file or a glob.
+
+    Several names, as in ``a,b``, are a dict of their values.
+
+    Returns
+    -------
+    Callable
+        Gives the context; no code of the user runs in it, so any thread may call it. It raises
+        ContextError if the expression is neither.
+    """
+    try:
+        value = eval(compile(expression, "--context", "eval"), namespace)
+    except (SyntaxError, NameError, ValueError):
+        return lambda: read_files(expression)
+    except Exception as error:
+        message = f"--context {expression}: {type(error).__name__}: {error}"
+
+        def file() -> Any:
+            try:
+                return read_files(expression)
+            except ContextError:
+                raise ContextError(message) from None
+
+        return file
+    if isinstance(value, tuple) and "," in expression:
+        names = [each.strip() for each in expression.strip("() ").split(",") if each.strip()]
+        if all(map(str.isidentifier, names)) and len(names) == len(value):
+            return lambda: {name: opened(each) for name, each in zip(names, value, strict=True)}
+    return lambda: opened(value)
 
 
 def is_table(value: Any) -> bool:

@@ -6,6 +6,7 @@ gets slower by it. What was edited stands in the trace in both versions.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import concurrent.futures
 import json
@@ -33,16 +34,10 @@ MODES: dict[str, Mode] = {
     "run": "run",
 }
 """By the action that goes on."""
-EMPTY: Mapping[str, str] = {}
-ACTIONS: dict[str, tuple[str, ...]] = {
-    "call": (),
-    "reply": (),
-    "code": ("skip",),
-    "batch": (),
-    "slot": ("retry",),
-    "budget": (),
-}
-"""What can be done at a gate besides going on and stopping."""
+ACTIONS: dict[str, str] = {"code": "skip", "slot": "retry"}
+"""What can be done at a kind of gate besides going on and stopping."""
+NAMES = ("prompt", "code", "response", "error", "kind", "turn", "depth", "model")
+"""What the expression of a breakpoint can ask for; '' where a gate has no such thing."""
 
 
 class Break:
@@ -70,12 +65,20 @@ class Break:
             self.turn = int(number)
         elif not self.on_error:
             try:
-                self._code = compile(self.text, "--break", "eval")
+                tree = ast.parse(self.text, "--break", "eval")
             except (SyntaxError, ValueError):
                 raise UsageError(
                     f"--break {text}: write turn=3, error, or an expression such as "
                     "\"'password' in prompt\""
                 ) from None
+            names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+            known = {*NAMES, *_BUILTINS, *(n.id for n in names if isinstance(n.ctx, ast.Store))}
+            unknown = [node.id for node in names if node.id not in known]
+            if unknown:
+                raise UsageError(
+                    f"--break {text}: there is no {unknown[0]}; there is: {', '.join(NAMES)}"
+                )
+            self._code = compile(tree, "--break", "eval")
 
     def holds(self, kind: Kind, about: dict[str, Any]) -> bool:
         """Whether a run stops at this gate."""
@@ -83,15 +86,11 @@ class Break:
             return kind == "call" and about.get("turn") == self.turn and about.get("depth") == 0
         if self.on_error:
             return kind == "slot"
-        names = {
-            **dict.fromkeys(("prompt", "code", "response", "error", "model"), ""),
-            **about,
-            "kind": kind,
-        }
+        names = {**dict.fromkeys(NAMES, ""), **about, "kind": kind}
         try:
-            return bool(eval(self._code, {"__builtins__": _BUILTINS}, names))
-        except Exception:
-            return False  # it does not apply to what there is at this gate
+            return bool(eval(self._code, {"__builtins__": _BUILTINS, **names}))
+        except Exception:  # whatever the user's expression raises of what there is at this gate
+            return False
 
 
 _BUILTINS = {f.__name__: f for f in (len, any, all, str, int, float, min, max, sum, sorted, abs)}
@@ -121,7 +120,8 @@ class Gate:
     @property
     def actions(self) -> list[str]:
         """What can be done here."""
-        return [*MODES, *ACTIONS[self.kind], "stop"]
+        own = [ACTIONS[self.kind]] if self.kind in ACTIONS else []
+        return [*MODES, *own, "stop"]
 
 
 @dataclass(frozen=True)
@@ -222,14 +222,15 @@ class Gates:
         """Whether it may stop anywhere."""
         return self._mode != "run" or bool(self._breaks)
 
-    def decide(self, span: int, action: str, edits: Mapping[str, str] = EMPTY) -> None:
-        """Go on from a gate.
+    def decide(self, span: int, action: str, edits: Mapping[str, str] | None = None) -> None:
+        """Go on from a gate. Others at which the run would no longer stop go on too.
 
         Raises
         ------
         UsageError
             The run does not stand there, or that cannot be done there.
         """
+        edits = edits or {}
         with self._lock:
             gate = self.waiting.get(span)
             if gate is None:
@@ -241,14 +242,22 @@ class Gates:
                 raise UsageError(
                     f"{unknown[0]} cannot be edited here; there is: {', '.join(gate.editable)}"
                 )
+            if {"code", "response"} <= {n for n in edits if edits[n] != gate.editable[n]}:
+                raise UsageError("edit the code or the answer that it comes from, not both")
             if "prompts" in edits:
                 prompts_of(edits["prompts"], len(json.loads(gate.editable["prompts"])))
             del self.waiting[span]
+            others: list[Gate] = []
             if action in MODES:
                 self._mode = MODES[action]
+                others = [g for g in self.waiting.values() if not self._stops(g.kind, g.about)]
+                for other in others:
+                    del self.waiting[other.span]
         if action == "stop":
             self._on_stop()
         gate.decided.set_result(Decision(action, dict(edits)))
+        for other in others:
+            other.decided.set_result(Decision(action))
 
     async def at(
         self, kind: Kind, parent: int, about: dict[str, Any], editable: Mapping[str, str]

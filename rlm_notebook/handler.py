@@ -15,6 +15,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from rlm_notebook.errors import UsageError
+
 T = TypeVar("T")
 CLOSE_SECONDS = 5.0
 """How long a clean-up may take before it is no longer waited for."""
@@ -123,6 +125,29 @@ def _copy(task: asyncio.Task[T], outcome: concurrent.futures.Future[T]) -> None:
         outcome.set_exception(error)
     else:
         outcome.set_result(task.result())
+
+
+def blocking(work: Coroutine[Any, Any, T], instead: str) -> T:
+    """Run a coroutine to its end from synchronous code, whether or not a loop runs already.
+
+    Parameters
+    ----------
+    instead
+        What to call where this cannot be done.
+
+    Raises
+    ------
+    UsageError
+        On the handler thread itself.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    if handler().here:
+        work.close()
+        raise UsageError(f"this would block the handler thread: {instead}")
+    return handler().block(work)
 
 
 _handler: Handler | None = None

@@ -48,7 +48,11 @@ def keep(value: Any, folder: Path, most: float) -> str | None:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.writelines(_encoded(value))
+                try:
+                    file.writelines(_encoded(value))
+                except BaseException:
+                    os.unlink(file.name)
+                    raise
             os.replace(file.name, path)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None
@@ -74,9 +78,10 @@ def kept(found: Any, folder: Path) -> Any:
         ) from None
     if hashlib.blake2b(data, digest_size=16).hexdigest() != found:
         raise ContextError(f"{path} was changed: give the context with context=...")
-    if data[:1] == _TEXT:
-        return data[1:].decode()
-    return msgspec.msgpack.decode(data[1:], strict=False)
+    try:
+        return data[1:].decode() if data[:1] == _TEXT else msgspec.msgpack.decode(data[1:])
+    except (ValueError, RecursionError):  # written by someone else
+        raise ContextError(f"{path} holds no context: give it with context=...") from None
 
 
 def digest(value: Any) -> str:

@@ -33,6 +33,7 @@ from rlm_notebook.lm.protocol import LM
 from rlm_notebook.repl.choice import check_repl
 from rlm_notebook.result import Outcome, Result
 from rlm_notebook.retry import RetryPolicy
+from rlm_notebook.runs import Ending, Shared, end_run, start_run
 from rlm_notebook.sessions import Session
 from rlm_notebook.settings import Settings, recorded
 from rlm_notebook.subcalls import SubcallGate
@@ -41,7 +42,7 @@ from rlm_notebook.trace.follow import Follower
 from rlm_notebook.trace.jsonl import SUFFIX, JsonlWriter, clean
 from rlm_notebook.trace.recorder import Recorder, Sink
 from rlm_notebook.trace.trace import Trace
-from rlm_notebook.turns import Ending, Run, Shared, end_run, start_run
+from rlm_notebook.turns import Run
 
 if TYPE_CHECKING:
     from rlm_notebook.replay import Edit, Plan
@@ -152,11 +153,10 @@ class LiveRun:
             assert base.path is not None
             writer = JsonlWriter(base.path, None, on_error=self._recorder.warn)
             self._recorder.add_sink(writer, from_start=False)
-        else:
+        elif plan is None or plan.follows is None or trace is not None:
             if base is not None:
                 base.header.settings = described
-            if plan is None or plan.follows is None or trace is not None:
-                self._write_to(_trace_path(trace, settings.trace_dir))
+            self._write_to(_trace_path(trace, settings.trace_dir))
         self._view: View | None = None
 
     @property
@@ -262,7 +262,8 @@ class LiveRun:
             edit_of=self._edit_of,
         )
         if self._plan is not None and self._plan.base is not None:
-            recorder.go_on(self._plan.reopened, self._plan.changes)
+            told = recorded(self._settings)
+            recorder.go_on(self._plan.reopened, {name: told[name] for name in self._plan.changes})
         span = start_run(shared, self._lm, self._context, self.question)
         keeping = asyncio.create_task(asyncio.to_thread(self._keep_context, span))
         run = Run(shared, self._lm, context=self._context, question=self.question, span=span)
@@ -290,7 +291,7 @@ class LiveRun:
             end_run(recorder, span, replace(run.ending, outcome="error"), "error", failure)
             raise
         while not keeping.done():
-            with contextlib.suppress(asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError):  # the result is made whatever happens
                 await asyncio.wait([keeping])
         usage = msgspec.to_builtins(recorder.trace.usage)
         stopped = {"stopped_by": self._stopped_by} if ending.outcome == "stopped" else {}

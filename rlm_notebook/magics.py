@@ -6,7 +6,6 @@ import argparse
 import asyncio
 from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -16,32 +15,19 @@ from traitlets.config import Configurable
 
 from rlm_notebook import settings
 from rlm_notebook.cells import REGISTERED, run_here, sigint_cancels, transform_cell
-from rlm_notebook.context import opened, read_files, taken
-from rlm_notebook.errors import ContextError, UsageError
-from rlm_notebook.gates import Break
+from rlm_notebook.context import find_context, taken
+from rlm_notebook.errors import UsageError
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.options import OptionParser, given_settings, split_line
-from rlm_notebook.parsers import (
-    cell_parser,
-    check_name,
-    config_parser,
-    edit_parser,
-    fork_parser,
-    replay_parser,
-    resume_parser,
-    step_parser,
-)
+from rlm_notebook.parsers import cell_parser, check_name, config_parser
+from rlm_notebook.travel_magics import TravelMagics
 
 if TYPE_CHECKING:
     from rlm_notebook.background import BackgroundRun
     from rlm_notebook.display import CellView, CellViews
     from rlm_notebook.live import LiveRun
     from rlm_notebook.result import Result
-    from rlm_notebook.rlm import RLM
     from rlm_notebook.sessions import Session
-    from rlm_notebook.settings import Settings
-    from rlm_notebook.trace.trace import Trace
-    from rlm_notebook.trace.tree import Span
 
 
 class RLMInterrupt(KeyboardInterrupt):
@@ -76,7 +62,7 @@ class RLMMagics(Magics):
         self._configured = RLMSettings(parent=shell)
         self._set: dict[str, Any] = {}
         self._sessions: dict[str, Session] = {}
-        self._background: dict[int, BackgroundRun] = {}
+        self.background: dict[int, BackgroundRun] = {}
         self._views: CellViews | None = None
         self._hinted = False
         self._told = False
@@ -97,7 +83,7 @@ class RLMMagics(Magics):
         RLMInterrupt
             The kernel was interrupted.
         """
-        given = self._parsed(cell_parser(), line)
+        given = self.parsed(cell_parser(), line)
         if not cell.strip():
             raise UsageError("%%rlm: the cell has no question: write one below the first line")
         check_name(given.out)
@@ -107,11 +93,11 @@ class RLMMagics(Magics):
             )
         from rlm_notebook.rlm import RLM
 
-        tools = self._tools(given.tools)
-        rlm = RLM(tools=tools, **self._with_models({**self._defaults(), **given_settings(given)}))
+        tools = self.tools(given.tools)
+        rlm = RLM(tools=tools, **self._with_models({**self.defaults(), **given_settings(given)}))
         find = find_context(given.context, self.shell.user_ns)
         context = await asyncio.to_thread(lambda: taken(find()))
-        self._tell_trusted(rlm.settings.repl)
+        self.tell_trusted(rlm.settings.repl)
         live = rlm.prepare(
             context,
             cell,
@@ -120,9 +106,9 @@ class RLMMagics(Magics):
             step=given.step,
             breaks=given.breaks,
         )
-        return await self._begin(live, given)
+        return await self.begin(live, given)
 
-    async def _begin(self, live: LiveRun, given: argparse.Namespace) -> Any:
+    async def begin(self, live: LiveRun, given: argparse.Namespace) -> Any:
         """Show a run and let it go, before the cell's end or behind it."""
         self._hint_old_kernel(given.background)
         shown = self._cell_views().show(live)
@@ -130,181 +116,10 @@ class RLMMagics(Magics):
         if given.background:
             from rlm_notebook.background import BackgroundRun
 
-            run = BackgroundRun(live, shown, keep, len(self._background) + 1)
-            self._background[run.number] = run
+            run = BackgroundRun(live, shown, keep, len(self.background) + 1)
+            self.background[run.number] = run
             return run
         return await self._foreground(live, shown, keep)
-
-    @line_magic
-    def rlm_resume(self, line: str) -> Any:
-        """Filled with the parser's help below."""
-        return run_here(self.run_line("rlm_resume", line))
-
-    @line_magic
-    def rlm_fork(self, line: str) -> Any:
-        """Filled with the parser's help below."""
-        return run_here(self.run_line("rlm_fork", line))
-
-    async def run_line(self, name: str, line: str) -> Any:
-        """``%rlm_resume`` and ``%rlm_fork``, on the running loop.
-
-        Raises
-        ------
-        RLMError
-            One line that says what to do.
-        RLMInterrupt
-            The kernel was interrupted.
-        """
-        from rlm_notebook import replay
-
-        forks = name == "rlm_fork"
-        given = self._parsed(fork_parser() if forks else resume_parser(), line)
-        check_name(given.out)
-        trace = self._trace(given.run)
-        changes = given_settings(given)
-        context: Any = replay.MISSING
-        if given.context is not None:
-            find = find_context(given.context, self.shell.user_ns)
-            context = await asyncio.to_thread(lambda: taken(find()).value)
-
-        def make(chosen: Settings) -> RLM:
-            return self._rlm_like(trace, chosen, changes)
-
-        if not forks:
-            live = await replay.prepare_resume(trace, make, context=context, **changes)
-        else:
-            model = changes.pop("model", None)
-            edit = replay.Edit(given.code, given.response, given.prompt, model)
-            place = self._place(trace, given)
-            live = await replay.prepare_fork(
-                trace, make, place, edit, context=context, path=given.trace, **changes
-            )
-        for point in given.breaks:
-            live.gates.add(Break(point))
-        if given.step:
-            live.gates.pause()
-        self._tell_trusted(live.repl)
-        return await self._begin(live, given)
-
-    def _place(self, trace: Trace, given: argparse.Namespace) -> Span:
-        """The span that ``--turn``, ``--slot`` or ``--span`` names."""
-        if sum(each is not None for each in (given.turn, given.span)) != 1:
-            raise UsageError("%rlm_fork: say where, with --turn N (and --slot B.S) or --span ID")
-        if given.span is not None:
-            return trace.span(given.span)
-        if not 1 <= given.turn <= len(trace.turns):
-            raise UsageError(f"--turn {given.turn}: this run has {len(trace.turns)} turns")
-        turn: Span = trace.turns[given.turn - 1]
-        if given.slot is None:
-            return turn
-        batches = [each for each in turn.walk() if each.kind == "batch"]
-        batch, _, slot = given.slot.rpartition(".")
-        try:
-            slots = batches[int(batch or 1) - 1].slots
-            found: Span = next(each for each in slots if each.index == int(slot))
-            return found
-        except (ValueError, IndexError, StopIteration):
-            raise UsageError(
-                f"--slot {given.slot}: turn {given.turn} has {len(batches)} batches; give BATCH.SLOT, "
-                "batches from 1 and slots from 0, for instance 1.17"
-            ) from None
-
-    def _rlm_like(self, trace: Trace, chosen: Settings, changes: dict[str, Any]) -> RLM:
-        """An RLM with the settings of a recorded run, its models and its functions."""
-        from rlm_notebook.rlm import RLM
-
-        values = {field.name: getattr(chosen, field.name) for field in settings.fields()}
-        if "providers" not in changes:  # what is secret in them is not in the trace
-            values["providers"] = {**values["providers"], **self._defaults().get("providers", {})}
-        namespace = self.shell.user_ns
-        objects = {each.name: each for each in namespace.values() if isinstance(each, LM)}
-        for name in ("model", "sub_model"):
-            if values[name] in namespace or values[name] in objects:
-                found = namespace.get(values[name])
-                values[name] = found if isinstance(found, LM) else objects.get(values[name])
-        names = trace.header.settings.get("tools") or ()
-        return RLM(tools=self._tools(",".join(map(str, names))), **values)
-
-    def _trace(self, name: str) -> Trace:
-        """A trace by its file, or by a variable that holds it or its result."""
-        from rlm_notebook.result import Result
-        from rlm_notebook.trace.trace import Trace
-
-        value = self.shell.user_ns.get(name)
-        if isinstance(value, Result):
-            value = value.trace
-        if isinstance(value, Trace):
-            return Trace.load(value.path) if value.path is not None else value
-        return Trace.load(Path(name).expanduser())
-
-    @line_magic
-    def rlm_replay(self, line: str) -> Any:
-        """Filled with the parser's help below."""
-        given = self._parsed(replay_parser(), line)
-        trace = self._trace(given.run)
-        if given.check:
-            return trace.replay()
-        return trace.view()
-
-    @line_magic
-    def rlm_step(self, line: str) -> None:
-        """Go on from where a background run stands: ``%rlm_step [go|turn|batch|error|run|skip|
-        retry|stop] [--run N]``; then wait until it stands again, and say where.
-        """
-        given = self._parsed(step_parser(), line)
-        self._go_on(self._stepped(given.run), given.action)
-
-    @line_magic
-    def rlm_continue(self, line: str) -> None:
-        """Let a background run go on to its next breakpoint or its end: ``%rlm_continue [--run N]``."""
-        given = self._parsed(step_parser(), f"run {line}")
-        self._go_on(self._stepped(given.run), "run")
-
-    @line_magic
-    def rlm_edit(self, line: str) -> None:
-        """Edit what a background run shows where it stands: ``%rlm_edit code "x = 1"``, or the name
-        of a variable that holds the text. It is used when the run goes on.
-        """
-        given = self._parsed(edit_parser(), line)
-        run = self._stepped(given.run)
-        text = " ".join(given.text)
-        value = self.shell.user_ns.get(text)
-        run.edit(given.what, value if isinstance(value, str) else text)
-        print(run.where())
-
-    def _go_on(self, run: BackgroundRun, action: str) -> None:
-        run.go_on(action)
-        print(run.where())
-
-    def _stepped(self, number: int | None) -> BackgroundRun:
-        """A background run that goes on: the one with that number, or the newest."""
-        running = {n: run for n, run in self._background.items() if run.running}
-        found = running.get(number) if number is not None else None
-        if number is None and running:
-            found = running[max(running)]
-        if found is None:
-            raise UsageError(
-                "no such run goes on in the background: begin one with %%rlm --background --step"
-            )
-        return found
-
-    @line_magic
-    def rlm_traces(self, line: str) -> Any:
-        """List the traces of a folder with their forks: ``%rlm_traces [FOLDER]``."""
-        from rlm_notebook.trace.catalog import catalog
-
-        words = split_line(line)
-        chosen = settings.make_settings(**self._defaults())
-        return catalog(words[0] if words else chosen.trace_dir)
-
-    @line_magic
-    def rlm_compare(self, line: str) -> Any:
-        """Two runs side by side: ``%rlm_compare a b``, each a file or a variable."""
-        words = split_line(line)
-        if len(words) != 2:
-            raise UsageError("%rlm_compare: give two runs, each a file or a variable")
-        a, b = (self._trace(word) for word in words)
-        return a.compare(b)
 
     async def _foreground(
         self, live: LiveRun, shown: CellView, keep: Callable[[Result | None], None]
@@ -327,11 +142,11 @@ class RLMMagics(Magics):
     @line_magic
     def rlm_config(self, line: str) -> None:
         """Show the settings, or set them for this session: ``%rlm_config --model openai/gpt-5``."""
-        given = self._parsed(config_parser(), line)
+        given = self.parsed(config_parser(), line)
         if given.reset:
             self._set.clear()
         self._set.update(given_settings(given))
-        values = settings.recorded(settings.make_settings(**self._defaults()))
+        values = settings.recorded(settings.make_settings(**self.defaults()))
         for field in settings.fields():
             value = "none" if values[field.name] in (None, {}) else str(values[field.name])
             print(f"{field.option:<28}{value:<24}{field.help}")
@@ -339,7 +154,7 @@ class RLMMagics(Magics):
     @line_magic
     def rlm_stop(self, line: str) -> None:
         """Stop background runs: ``%rlm_stop`` all, ``%rlm_stop 2`` the one with that number."""
-        running = {n: run for n, run in self._background.items() if run.running}
+        running = {n: run for n, run in self.background.items() if run.running}
         wanted = line.split()
         unknown = [word for word in wanted if not word.isdigit() or int(word) not in running]
         if unknown:
@@ -351,7 +166,7 @@ class RLMMagics(Magics):
             running[number].stop()
             print(f"stopped run {number}")
 
-    def _parsed(self, parser: OptionParser, line: str) -> argparse.Namespace:
+    def parsed(self, parser: OptionParser, line: str) -> argparse.Namespace:
         """The options of a line; ``--providers`` may name a variable that holds a dict."""
         given = parser.parse_args(split_line(line))
         value = self.shell.user_ns.get(getattr(given, "providers", None))
@@ -359,7 +174,7 @@ class RLMMagics(Magics):
             given.providers = value
         return given
 
-    def _defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, Any]:
         """Config file, then environment, then ``%rlm_config``: the later one wins."""
         configured = {
             name: getattr(self._configured, name)
@@ -404,7 +219,8 @@ class RLMMagics(Magics):
         if not self._sessions:
             print("there is no session: %%rlm --session NAME begins one")
 
-    def _tools(self, names: str | None) -> dict[str, Any]:
+    def tools(self, names: str | None) -> dict[str, Any]:
+        """The user's functions of these names, with commas between."""
         wanted = [name.strip() for name in (names or "").split(",") if name.strip()]
         missing = [name for name in wanted if name not in self.shell.user_ns]
         if missing:
@@ -427,7 +243,8 @@ class RLMMagics(Magics):
 
         return keep
 
-    def _tell_trusted(self, repl: str) -> None:
+    def tell_trusted(self, repl: str) -> None:
+        """Say once that code in the kernel REPL is trusted."""
         if repl == "kernel" and not self._told:
             from rlm_notebook.repl.kernel import NOTICE
 
@@ -447,47 +264,13 @@ class RLMMagics(Magics):
 
 
 RLMMagics.rlm.__doc__ = cell_parser().format_help()
-RLMMagics.rlm_resume.__doc__ = resume_parser().format_help()
-RLMMagics.rlm_fork.__doc__ = fork_parser().format_help()
-RLMMagics.rlm_replay.__doc__ = replay_parser().format_help()
-
-
-def find_context(expression: str, namespace: dict[str, Any]) -> Callable[[], Any]:
-    """The value of an expression of the user's namespace, or the text of a file or a glob.
-
-    Several names, as in ``a,b``, are a dict of their values.
-
-    Returns
-    -------
-    Callable
-        Gives the context; no code of the user runs in it, so any thread may call it. It raises
-        ContextError if the expression is neither.
-    """
-    try:
-        value = eval(compile(expression, "--context", "eval"), namespace)
-    except (SyntaxError, NameError, ValueError):
-        return lambda: read_files(expression)
-    except Exception as error:
-        message = f"--context {expression}: {type(error).__name__}: {error}"
-
-        def file() -> Any:
-            try:
-                return read_files(expression)
-            except ContextError:
-                raise ContextError(message) from None
-
-        return file
-    if isinstance(value, tuple) and "," in expression:
-        names = [each.strip() for each in expression.strip("() ").split(",") if each.strip()]
-        if all(map(str.isidentifier, names)) and len(names) == len(value):
-            return lambda: {name: opened(each) for name, each in zip(names, value, strict=True)}
-    return lambda: opened(value)
 
 
 def load(shell: InteractiveShell) -> None:
     """Register the magics; a second time changes nothing."""
     if REGISTERED not in shell.magics_manager.registry:
-        shell.register_magics(RLMMagics)
+        main = RLMMagics(shell)
+        shell.register_magics(main, TravelMagics(shell, main))
     if transform_cell not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(transform_cell)
 
@@ -496,7 +279,8 @@ def unload(shell: InteractiveShell) -> None:
     """Take the magics back."""
     if transform_cell in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(transform_cell)
-    shell.magics_manager.registry.pop(REGISTERED, None)
-    for kind, names in RLMMagics.magics.items():
-        for name in names:
-            shell.magics_manager.magics[kind].pop(name, None)
+    for each in (RLMMagics, TravelMagics):
+        shell.magics_manager.registry.pop(each.__name__, None)
+        for kind, names in each.magics.items():
+            for name in names:
+                shell.magics_manager.magics[kind].pop(name, None)

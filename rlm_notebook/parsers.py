@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from rlm_notebook.errors import UsageError
+from rlm_notebook.gates import ACTIONS, MODES
 from rlm_notebook.options import OptionParser, setting_options
 
 
@@ -76,7 +77,7 @@ def step_parser() -> OptionParser:
         "action",
         nargs="?",
         default="go",
-        choices=("go", "turn", "batch", "error", "run", "skip", "retry", "stop"),
+        choices=(*MODES, *ACTIONS.values(), "stop"),
     )
     parser.add_argument("--run", type=int, metavar="N", help="number of the background run")
     return parser
@@ -136,11 +137,13 @@ def fork_parser() -> OptionParser:
         "A run of its own that is the same up to a place, and live from there on.\n\n"
         '    %rlm_fork run.rlm.jsonl --turn 3 --prompt "Look at the appendix, too."',
     )
-    group = parser.add_argument_group("the place and what is changed there")
+    group = parser.add_argument_group(
+        "the place and what is changed there (each text may be that of a variable)"
+    )
     group.add_argument("--turn", type=int, metavar="N", help="from this turn on, from 1")
     group.add_argument("--slot", metavar="B.S", help="of that turn: batch from 1, slot from 0")
     group.add_argument("--span", type=int, metavar="ID", help="any span, by its id")
-    group.add_argument("--code", metavar="CODE", help="run this in the turn, or a variable's text")
+    group.add_argument("--code", metavar="CODE", help="run this in the turn")
     group.add_argument("--response", metavar="TEXT", help="the model's answer there")
     group.add_argument(
         "--prompt", metavar="TEXT", help="a text the model is told besides; of slots: their prompt"

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rlm_notebook import kept
 from rlm_notebook.context import taken
 from rlm_notebook.errors import ContextError, LMError, RunError, TraceError, UsageError
-from rlm_notebook.handler import handler
+from rlm_notebook.handler import blocking
 from rlm_notebook.lm.protocol import LM, Request, Response
 from rlm_notebook.settings import Settings, from_recorded
 from rlm_notebook.tools import Tool, make_tools
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from rlm_notebook.result import Result
     from rlm_notebook.rlm import RLM
 
-T = TypeVar("T")
 MISSING: Any = ...
 """No context is given: the one that was kept is used."""
+_NOWHERE: dict[str, Any] = {"base_url": None, "providers": {}}
+"""Nobody is asked in a replay."""
 _WITHOUT_END = ("cancelled", "interrupted", "not_sent", "waiting", "running")
 
 
@@ -136,19 +137,16 @@ async def areplay(
     context: Any = MISSING,
     tools: Mapping[str, Any] | Iterable[Any] | None = None,
     path: str | Path | None = None,
+    repl: str | None = None,
 ) -> Replay:
     """Run the engine again with the recorded answers, on the running loop.
 
     See :meth:`rlm_notebook.Trace.replay`.
     """
     root = _root(trace)
-    settings = from_recorded(
-        trace.header.settings,
-        timeout=None,
-        max_calls=None,
-        max_tokens=None,
-        max_cost=None,
-    )
+    unlimited = dict.fromkeys(("timeout", "max_calls", "max_tokens", "max_cost"))
+    chosen = {"repl": repl} if repl is not None else {}
+    settings = from_recorded(trace.header.settings, **unlimited, **chosen, **_NOWHERE)
     lms: dict[str | None, LM] = {}
 
     def lookup(name: str | None) -> LM:
@@ -176,19 +174,7 @@ async def areplay(
 
 def replay(trace: Trace, **options: Any) -> Replay:
     """The same as :func:`areplay`, from synchronous code."""
-    return blocking(areplay(trace, **options))
-
-
-def blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end from synchronous code, whether or not a loop runs already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    if handler().here:
-        work.close()
-        raise UsageError("this would block the handler thread: use the async function")
-    return handler().block(work)
+    return blocking(areplay(trace, **options), "await areplay()")
 
 
 async def prepare_resume(
@@ -310,7 +296,7 @@ def _as_forked(
         if isinstance(event, SpanText):
             return None
         if isinstance(event, SpanEnded):
-            edited = {"response": call.response, **(call.attrs.get("edited") or {})}
+            edited = {"response": call.response, **call.edited}
             attrs = {**event.attrs, "response": response, "edited": edited}
             attrs.pop("error", None)
             return msgspec.structs.replace(event, state="ok", attrs=attrs)
@@ -416,32 +402,16 @@ def _ending(live: LiveRun, root: Span, result: Result) -> Difference | None:
     return follower.difference
 
 
-class _RecordedTool(Tool):
-    """Stands for a function of the user whose results are recorded."""
-
-    def __init__(self, name: str, recorded: Any) -> None:
-        super().__init__(name, _not_here)
-        found = recorded if isinstance(recorded, dict) else {}
-        object.__setattr__(self, "_signature", str(found.get("signature") or f"{name}(...)"))
-        object.__setattr__(self, "_description", str(found.get("description") or ""))
-
-    @property
-    def signature(self) -> str:
-        """As it was."""
-        return str(vars(self)["_signature"])
-
-    @property
-    def description(self) -> str:
-        """As it was."""
-        return str(vars(self)["_description"])
-
-
 def _not_here(*args: Any, **kwargs: Any) -> Any:
     raise UsageError("its result was not recorded as plain data: give it with tools=...")
 
 
 def _recorded_tools(trace: Trace) -> dict[str, Tool]:
+    """What stands for the user's functions, whose results are recorded."""
     found = trace.header.settings.get("tools")
-    if not isinstance(found, dict):
-        return {}
-    return {name: _RecordedTool(name, each) for name, each in found.items()}
+    tools = {}
+    for name, each in found.items() if isinstance(found, dict) else ():
+        each = each if isinstance(each, dict) else {}
+        signature = str(each.get("signature") or f"{name}(...)")
+        tools[name] = Tool(name, _not_here, signature, str(each.get("description") or ""))
+    return tools

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlm_notebook.context import taken
 from rlm_notebook.errors import UsageError
-from rlm_notebook.handler import handler
+from rlm_notebook.handler import blocking, handler
 from rlm_notebook.live import LiveRun
 from rlm_notebook.lm.protocol import LM
 from rlm_notebook.result import Result
@@ -96,14 +96,7 @@ class RLM:
         goes on the handler thread). The parameters are those of :meth:`acompletion`.
         """
         work = self.acompletion(context, question, trace=trace, session=session)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(work)
-        if handler().here:
-            work.close()
-            raise UsageError("completion() would block the handler thread: await acompletion()")
-        return handler().block(work)
+        return blocking(work, "await acompletion()")
 
     async def acompletion(
         self,

@@ -238,6 +238,10 @@ def provider_settings(settings: Settings, name: str) -> ProviderSettings:
     )
 
 
+OF_THE_USER = ("base_url", "providers", "trace_dir")
+"""What a trace does not decide."""
+
+
 def recorded(settings: Settings) -> dict[str, Any]:
     """The settings as a trace holds them: without what is secret."""
     found: dict[str, Any] = msgspec.to_builtins(settings)
@@ -250,14 +254,29 @@ def recorded(settings: Settings) -> dict[str, Any]:
 def from_recorded(found: Mapping[str, Any], **changes: Any) -> Settings:
     """The settings of a recorded run, with changes.
 
+    A trace is a file that may come from anybody. So it does not say where keys are sent, where
+    files are written and whether code runs in the user's own namespace: the user does.
+
     Raises
     ------
     UsageError
-        A change is not right.
+        A change is not right; or the run had one of these, and ``changes`` does not say it again.
     """
+    for name in ("base_url", "providers"):
+        if found.get(name) and name not in changes:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"the recorded run was sent where {option} said: give {option} again (a trace "
+                "alone does not say where your keys go)"
+            )
+    if found.get("repl") == "kernel" and "repl" not in changes:
+        raise UsageError(
+            "the recorded code ran in a notebook's own namespace: give repl (--repl kernel) if you "
+            "trust it with yours"
+        )
     values: dict[str, Any] = {}
     for field in fields():
-        if field.name in found:
+        if field.name in found and field.name not in OF_THE_USER:
             try:
                 values[field.name] = convert(field.name, found[field.name])
             except UsageError:

@@ -331,8 +331,8 @@ class Subcalls:
                 if "prompt" in edits:
                     before["prompt"] = prompt
                 first, prompt, model = False, edits.get("prompt", prompt), edits.get("model", model)
-                attrs = {"prompt": prompt, "model": edits.get("model", name), "edited": before}
-                recorder.again(span, **attrs)
+                name = edits.get("model", name)
+                recorder.again(span, before=before, prompt=prompt, model=name)
 
     def _about(self, model: str | None) -> dict[str, Any]:
         """What a breakpoint can ask for."""
@@ -367,20 +367,20 @@ class Subcalls:
         hedge: Hedge | None = None,
     ) -> str:
         recorded = self._recorder.recorded(span) is not None
+        edit = self._edit_of(span) if not recorded else None
+        if edit is not None and edit.model is not None:
+            lm = self._find(edit.model)
+            self._recorder.update(span, model=_name(lm, edit.model))
         if not recorded and (invalid is not None or isinstance(lm, RLMError)):
             message = f"a prompt must be a str, not {invalid}" if invalid is not None else str(lm)
             failure = LMError(message, type="prompt" if invalid is not None else "model")
             self._recorder.end(span, "not_sent", error=error_attrs(failure))
             raise failure
-        edit = self._edit_of(span) if not recorded else None
         if edit is not None:
             request = None
             if edit.prompt is not None:
-                self._recorder.update(span, prompt=edit.prompt, edited={"prompt": prompt})
+                self._recorder.edit(span, before={"prompt": prompt}, prompt=edit.prompt)
                 prompt = edit.prompt
-            if edit.model is not None:
-                lm = self._lookup(edit.model)
-                self._recorder.update(span, model=lm.name)
         if request is None:
             request = self._caller.request("sub", Message("user", prompt))
         response = await self._caller.call(span, cast("LM", lm), request, self._run, hedge)

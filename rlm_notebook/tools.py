@@ -23,20 +23,20 @@ class Tool:
 
     name: str
     function: Callable[..., Any]
+    signature: str
+    """``fetch_page(url: str) -> str``"""
+    description: str
+    """The first paragraph of its docstring, on one line."""
 
-    @property
-    def signature(self) -> str:
-        """``fetch_page(url: str) -> str``"""
+    @classmethod
+    def of(cls, name: str, function: Callable[..., Any]) -> Tool:
+        """The tool that a function is."""
         try:
-            return self.name + str(inspect.signature(self.function)).replace("'", "")
+            signature = name + str(inspect.signature(function)).replace("'", "")
         except (TypeError, ValueError):
-            return f"{self.name}(...)"
-
-    @property
-    def description(self) -> str:
-        """The first paragraph of its docstring, on one line."""
-        paragraph = (inspect.getdoc(self.function) or "").strip().partition("\n\n")[0]
-        return " ".join(paragraph.split())
+            signature = f"{name}(...)"
+        paragraph = (inspect.getdoc(function) or "").strip().partition("\n\n")[0]
+        return cls(name, function, signature, " ".join(paragraph.split()))
 
     async def use(self, loop: asyncio.AbstractEventLoop, args: list[Any], kwargs: Any) -> Any:
         """Call it: in a thread of its own, or, if it is async, on ``loop``.
@@ -93,5 +93,5 @@ def make_tools(given: Mapping[str, Any] | Iterable[Any] | None) -> dict[str, Too
             raise UsageError(f"tools: {name!r} is no name for a function: give a dict by name")
         if name in RESERVED:
             raise UsageError(f"tools: {name} is a name of the REPL itself: give it another one")
-        tools[name] = Tool(name, function)
+        tools[name] = Tool.of(name, function)
     return tools

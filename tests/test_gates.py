@@ -213,6 +213,43 @@ async def test_a_failed_slot_is_asked_again() -> None:
     assert live.trace.tree.totals.in_flight == live.trace.tree.totals.waiting == 0
 
 
+async def several_failed(points: tuple[str, ...]) -> tuple[LiveRun, asyncio.Future[Any]]:
+    """A run that stands at three failed slots at once."""
+    code = "found = llm_query_batched(['a', 'b', 'c'])"
+    lm = FakeLM(block(code), answering("1"), leaf=lambda _: LMError("no", type="http", status=400))
+    live = RLM(lm).prepare("c", "q", step=True, breaks=points)
+    task = asyncio.ensure_future(live.go())
+    while len(live.gates.waiting) < 3 and not task.done():
+        for span, gate in list(live.gates.waiting.items()):
+            if gate.kind != "slot":
+                live.gates.decide(span, "go")
+        await asyncio.sleep(0.005)
+    return live, task
+
+
+@pytest.mark.parametrize("action", ["run", "turn", "batch"])
+async def test_going_on_from_one_gate_goes_on_from_all_that_are_passed(action: str) -> None:
+    live, task = await several_failed(())
+    live.gates.decide(min(live.gates.waiting), action)
+    assert not live.gates.waiting
+    while not task.done():
+        for span in list(live.gates.waiting):
+            live.gates.decide(span, "run")
+        await asyncio.sleep(0.005)
+    assert (await task).answer == 1
+
+
+async def test_where_it_would_stop_again_it_still_stands() -> None:
+    for points, action in (((), "error"), (("error",), "run")):
+        live, task = await several_failed(points)
+        live.gates.decide(min(live.gates.waiting), action)
+        assert len(live.gates.waiting) == 2
+        for span in list(live.gates.waiting):
+            if span in live.gates.waiting:
+                live.gates.decide(span, "run")
+        assert (await task).answer == 1
+
+
 async def test_a_failed_slot_is_asked_with_another_prompt_and_model() -> None:
     other = FakeLM(name="fake/other", leaf=lambda prompt: f"other {prompt}")
     lm = FakeLM(block(CODE), answering("found"), leaf=Failing())
@@ -253,7 +290,8 @@ async def test_the_answer_of_a_failed_slot_is_given() -> None:
         ("'password' in prompt", ["batch"]),
         ("'print' in code", ["code"]),
         ("kind == 'batch' and turn == 1", ["batch"]),
-        ("nonsense > 3", []),
+        ("any(word in prompt for word in ('nothing', 'password'))", ["batch"]),
+        ("prompt > 3", []),
     ],
 )
 async def test_breakpoints(point: str, expected: list[str]) -> None:
@@ -263,10 +301,48 @@ async def test_breakpoints(point: str, expected: list[str]) -> None:
     assert kinds(met) == expected
 
 
-@pytest.mark.parametrize("text", ["turn=", "if x", "prompt ="])
-def test_a_breakpoint_that_cannot_be_read_says_what_can(text: str) -> None:
-    with pytest.raises(UsageError, match="write turn=3, error, or an expression"):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        *(
+            (text, "write turn=3, error, or an expression")
+            for text in ("turn=", "if x", "prompt =")
+        ),
+        ("'x' in promt", "there is no promt; there is: prompt, code"),
+        ("__import__('os')", "there is no __import__"),
+    ],
+)
+def test_a_breakpoint_that_cannot_be_read_says_what_can(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
         Break(text)
+
+
+async def test_what_stood_there_first_is_kept_however_often_a_slot_is_asked() -> None:
+    leaf = Failing()
+
+    def choose(gate: Gate) -> tuple[str, dict[str, str]]:
+        if gate.kind == "batch":
+            return "error", {"prompts": '["a", "b"]'}
+        again = gate.editable["prompt"] == "b2"
+        leaf.broken = not again
+        return "retry", {} if again else {"prompt": "b2"}
+
+    def failing(prompt: str) -> str | LMError:
+        return leaf("b") if prompt == "b2" else leaf(prompt)
+
+    code = "found = llm_query_batched(['a', 'first'])\nprint(found)"
+    lm = FakeLM(block(code), answering("found"), leaf=failing)
+    live, _ = await stepped(lm, choose, step=False, breaks=("kind == 'batch'",))
+    slot = live.trace.slots[1]
+    assert (slot.prompt, slot.edited["prompt"], slot.state) == ("b2", "first", "ok")
+    assert live.trace.path is not None
+    assert await asyncio.to_thread(lambda: Trace.load(live.trace.path or "").replay().same)
+
+
+async def test_code_and_answer_are_not_edited_at_once() -> None:
+    live = RLM(FakeLM(block("x = 1"))).prepare("c", "q", breaks=("kind == 'code'",))
+    edits = {"code": "x = 2", "response": "y"}
+    await refused(live, lambda span: live.gates.decide(span, "go", edits), "not both")
 
 
 async def test_children_are_stepped_too() -> None:

@@ -91,7 +91,7 @@ def test_a_replay_does_the_same_and_asks_nobody(repl: str) -> None:
     result = run(lm, repl=repl)
     assert result.answer == ANSWER
     asked = len(lm.asked)
-    replay = Trace.load(path_of(result)).replay()
+    replay = Trace.load(path_of(result)).replay(repl=repl)
     assert replay.same
     assert replay
     assert replay.result.answer == ANSWER
@@ -266,6 +266,10 @@ def cut(path: Path, lines: int, to: Path, rest: bytes = b'{"e":"end","t"') -> Pa
     return to
 
 
+def outline(trace: Trace) -> list[tuple[str, str]]:
+    return sorted((span.place, str(span.response)) for span in trace.find())
+
+
 async def test_a_file_that_is_cut_anywhere_resumes_to_the_right_answer(tmp_path: Path) -> None:
     lm = Scripted()
     result = await RLM(lm).acompletion("whole text", "what?")
@@ -290,9 +294,7 @@ async def test_a_file_that_is_cut_anywhere_resumes_to_the_right_answer(tmp_path:
         answered = [s for s in before.find() if s.kind in ("lm_call", "slot") and s.state == "ok"]
         done = sum(not s.attrs.get("child") for s in answered)
         assert len(again.asked) <= len(lm.asked) - done, "recorded calls are not asked again"
-        assert [(s.place, s.response) for s in loaded.find()].sort() == (
-            [(s.place, s.response) for s in result.trace.find()].sort()
-        )
+        assert outline(loaded) == outline(result.trace)
         assert loaded.replay().same
 
 
@@ -348,6 +350,33 @@ async def test_a_file_that_is_being_written_is_refused() -> None:
     finally:
         writer.close()
     assert (await resumed(path_of(stopped), Scripted(), timeout=None)).answer == ANSWER
+
+
+async def test_a_trace_does_not_say_where_keys_go_and_code_runs() -> None:
+    """A trace may come from anybody: what would be dangerous in it has to be said again."""
+    key = "sk-canary-1234567890"
+    providers = {"mine": {"base_url": "http://127.0.0.1:9/v1", "headers": {"x-key": key}}}
+    parent = (
+        await RLM(Scripted(), providers=providers, repl="kernel").acompletion("whole text", "what?")
+    ).trace
+    with pytest.raises(UsageError, match="if you trust it with yours"):
+        await asyncio.to_thread(parent.replay)
+    turn = parent.turns[1]
+
+    async def forked(**changes: Any) -> Result:
+        live = await prepare_fork(
+            parent, lambda _: RLM(FakeLM(answering("7"))), turn, Edit(), **changes
+        )
+        return await live.go()
+
+    with pytest.raises(UsageError, match="give --providers again"):
+        await forked(repl="subprocess")
+    parent.header.settings["base_url"] = "http://127.0.0.1:9/v1"
+    with pytest.raises(UsageError, match="give --base-url again"):
+        await forked(repl="subprocess", providers=providers)
+    result = await forked(repl="subprocess", providers=providers, base_url=None)
+    assert result.answer == 7
+    assert key not in path_of(result).read_text(encoding="utf-8"), "nor does a change show a key"
 
 
 async def test_a_fork_at_a_turn_asks_only_from_there_on() -> None:

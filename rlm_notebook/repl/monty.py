@@ -17,6 +17,7 @@ from typing import Any
 
 import pydantic_monty as monty
 
+from rlm_notebook.cancellation import to_the_end
 from rlm_notebook.errors import REPLError
 from rlm_notebook.repl.block_clock import BlockClock
 from rlm_notebook.repl.block_thread import BlockThread, LoopCalls, Stopped
@@ -189,12 +190,7 @@ class MontyREPL:
     async def close(self) -> None:
         """End the sandbox. A cancellation does not cut the clean-up short."""
         self._closed = True
-        stopping = asyncio.ensure_future(self._stop())
-        try:
-            await asyncio.shield(stopping)
-        except asyncio.CancelledError:
-            await asyncio.wait([stopping])
-            raise
+        await to_the_end(self._stop())
 
     async def _in_thread(self, work: Any) -> Any:
         thread = self._thread

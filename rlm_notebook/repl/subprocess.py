@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rlm_notebook.cancellation import to_the_end
 from rlm_notebook.errors import REPLError
 from rlm_notebook.repl import frames, parcel
 from rlm_notebook.repl.block_clock import BlockClock
@@ -198,12 +199,7 @@ class SubprocessREPL:
         A cancellation (a second interrupt, a limit) does not cut the clean-up short.
         """
         self._closed = True
-        stopping = asyncio.ensure_future(self._stop_process())
-        try:
-            await asyncio.shield(stopping)
-        except asyncio.CancelledError:
-            await asyncio.wait([stopping])
-            raise
+        await to_the_end(self._stop_process())
 
     async def _spawn(self) -> None:
         if self._closed:

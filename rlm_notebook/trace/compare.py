@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rlm_notebook.trace.follow import text_of
 from rlm_notebook.trace.frame import as_frame
+from rlm_notebook.trace.jsonl import text_of
 from rlm_notebook.trace.trace import Trace
 from rlm_notebook.trace.tree import Span
 
@@ -106,8 +106,7 @@ def text(span: Span | None, name: str) -> str:
         return str((span.error or {}).get("message") or "")
     if span.kind == "turn":
         return ""  # its blocks and its call have rows of their own
-    value = span.attrs.get(name)
-    return "" if value is None else text_of(value)
+    return text_of(span.attrs.get(name))
 
 
 def _differs(a: Span | None, b: Span | None) -> tuple[str, ...]:

@@ -7,12 +7,12 @@ sub-call of a block with the same prompt. Equal prompts are samples of their own
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from rlm_notebook.trace.jsonl import text_of
 from rlm_notebook.trace.tree import Span, Tree
 
 Key = tuple[Any, ...]
@@ -96,10 +96,7 @@ class Follower:
     def edited(self, live: int, name: str) -> Any:
         """The attribute of the recorded span, if the user has edited it; else None."""
         twin = self._twins.get(live)
-        edited = twin.attrs.get("edited") if twin is not None else None
-        if twin is None or not isinstance(edited, dict) or name not in edited:
-            return None
-        return twin.attrs.get(name)
+        return twin.attrs.get(name) if twin is not None and name in twin.edited else None
 
     def pair(self, live: int, twin: Span) -> None:
         """``live`` is the id of the span in whose place ``twin`` stands."""
@@ -160,16 +157,6 @@ def _same(before: str, after: str) -> bool:
     return _ADDRESS.sub("0x", before) == _ADDRESS.sub("0x", after)
 
 
-def text_of(value: Any) -> str:
-    """A value as a text that can be compared."""
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, ensure_ascii=False, sort_keys=True)
-    except (TypeError, ValueError, RecursionError):
-        return repr(value)
-
-
 def _is_at(slot: Span, prompts: list[str]) -> bool:
     index = slot.index
     return index is not None and 0 <= index < len(prompts) and asked(slot) == prompts[index]
@@ -182,7 +169,4 @@ def _plain(value: Any) -> Any:
 
 def asked(span: Span) -> Any:
     """The prompt as the code asked it, before the user edited it."""
-    edited = span.attrs.get("edited")
-    if isinstance(edited, dict) and "prompt" in edited:
-        return edited["prompt"]
-    return span.attrs.get("prompt")
+    return span.edited.get("prompt", span.attrs.get("prompt"))

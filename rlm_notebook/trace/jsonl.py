@@ -238,6 +238,18 @@ def clean(text: str) -> str:
     return text
 
 
+def text_of(value: Any) -> str:
+    """A value as text: a str as it is, None as '', other values as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+
+
 def load(path: str | Path) -> Trace:
     """Read a trace file; one that was cut anywhere loads up to its last whole line.
 

@@ -135,6 +135,11 @@ class Recorder:
             self._emit(SpanStarted(self.now(), span_id, parent, kind, state, attrs))
         return span_id
 
+    @property
+    def strict(self) -> bool:
+        """Whether this run has to do the same as a recorded one, to its end."""
+        return self.follower is not None and self.follower.strict
+
     def recorded(self, span: int, /) -> Span | None:
         """What the recorded run had in the place of this span, if it had ended there."""
         twin = self.follower.twin(span) if self.follower is not None else None
@@ -159,19 +164,32 @@ class Recorder:
         with self._lock:
             self._emit(SpanUpdated(self.now(), span, attrs))
 
-    def edit(self, span: int, /, state: str | None = None, *, before: Any, **attrs: Any) -> None:
-        """Change what a span holds for the user, also if it has ended; ``before`` is kept."""
-        with self._lock:
-            attrs["edited"] = {**(self.trace.tree.spans[span].attrs.get("edited") or {}), **before}
-            self._emit(SpanUpdated(self.now(), span, attrs, state))
+    def edit(
+        self, span: int, /, state: str | None = None, *, before: dict[str, Any], **attrs: Any
+    ) -> None:
+        """Change what a span holds for the user, also if it has ended.
 
-    def again(self, span: int, /, **attrs: Any) -> None:
+        Parameters
+        ----------
+        before
+            What stood there, by attribute. What stood there first is kept.
+        """
+        with self._lock:
+            self._edit(span, state, before, attrs)
+
+    def again(self, span: int, /, *, before: dict[str, Any], **attrs: Any) -> None:
         """A call that has failed is asked again, with other attributes."""
         with self._lock:
             root = self.trace.root
             assert root is not None
             self._emit(SpansReopened(self.now(), root.id, [span], {}))
-            self._emit(SpanUpdated(self.now(), span, attrs))
+            self._edit(span, None, before, attrs)
+
+    def _edit(
+        self, span: int, state: str | None, before: dict[str, Any], attrs: dict[str, Any]
+    ) -> None:
+        edited = {**before, **self.trace.tree.spans[span].edited}
+        self._emit(SpanUpdated(self.now(), span, {**attrs, "edited": edited}, state))
 
     def knows(
         self, parent: int, kind: str, attrs: dict[str, Any], prompts: list[str] | None = None

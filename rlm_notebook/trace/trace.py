@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlm_notebook.errors import TraceError, UsageError
 from rlm_notebook.lm.protocol import Usage
 from rlm_notebook.trace.events import Event, Header
 from rlm_notebook.trace.tree import Span, Tree
@@ -69,8 +70,6 @@ class Trace:
             writer.emit(event)
         writer.close()
         if failures:
-            from rlm_notebook.errors import TraceError
-
             raise TraceError(failures[0])
         return writer.path
 
@@ -134,8 +133,6 @@ class Trace:
         try:
             return self.tree.spans[number]
         except KeyError:
-            from rlm_notebook.errors import UsageError
-
             raise UsageError(f"this trace has no span {number}") from None
 
     def variables(self, turn: int) -> dict[str, dict[str, str]]:
@@ -147,8 +144,6 @@ class Trace:
             From 1, as in the view. A turn without code has those of the turn before it.
         """
         if not 1 <= turn <= len(self.turns):
-            from rlm_notebook.errors import UsageError
-
             raise UsageError(f"there is no turn {turn}: this run has {len(self.turns)}")
         blocks = [
             child
@@ -189,9 +184,17 @@ class Trace:
             return self
 
     def replay(
-        self, *, context: Any = ..., tools: Any = None, path: str | Path | None = None
+        self,
+        *,
+        context: Any = ...,
+        tools: Any = None,
+        path: str | Path | None = None,
+        repl: str | None = None,
     ) -> Replay:
         """Run the engine again with the recorded answers: no network, no keys, no cost.
+
+        The recorded code runs again, in a REPL of the same kind: of a trace from a stranger, look
+        at the code first, or use ``repl="monty"``.
 
         Parameters
         ----------
@@ -201,6 +204,9 @@ class Trace:
             Functions of yours whose results were no plain data.
         path
             File for the replay's own trace; default: none.
+        repl
+            Another kind of REPL. ``kernel`` has to be given if the run had it: its code then runs
+            in your own namespace.
 
         Returns
         -------
@@ -213,10 +219,12 @@ class Trace:
         ------
         ContextError
             The context was not kept, or is another one.
+        UsageError
+            It cannot be run again, or only if ``repl`` is given.
         """
         from rlm_notebook.replay import replay
 
-        return replay(self, context=context, tools=tools, path=path)
+        return replay(self, context=context, tools=tools, path=path, repl=repl)
 
     def to_text(self, *, color: bool = False) -> str:
         """The tree as text, as a terminal shows it."""

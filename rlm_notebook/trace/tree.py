@@ -145,6 +145,12 @@ class Span:
         return self.attrs.get("response")
 
     @property
+    def edited(self) -> dict[str, Any]:
+        """What stood in its attributes before the user edited them, by name."""
+        edited = self.attrs.get("edited")
+        return edited if isinstance(edited, dict) else {}
+
+    @property
     def error(self) -> dict[str, Any] | None:
         """``{"type", "message", "status"}`` if it failed."""
         error = self.attrs.get("error")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
 
 from rlm_notebook.repl.output import shown
 from rlm_notebook.trace.events import PAUSES
-from rlm_notebook.trace.jsonl import clean
+from rlm_notebook.trace.jsonl import clean, text_of
 from rlm_notebook.trace.tree import Span, Tree
 
 DETAIL = 160
@@ -196,8 +195,7 @@ def fields(span: Span) -> list[Field]:
     for name, value in attrs.items():
         if span.kind == "pause" and name.startswith("next_"):
             add(name.removeprefix("next_"), value, code=True)
-    edited = attrs.get("edited")
-    for name, value in edited.items() if isinstance(edited, dict) else ():
+    for name, value in span.edited.items():
         shown_value = _reason(value) if name == "error" else value
         add(f"{text_of(name)} before it was edited", shown_value, code=name == "code")
     add("arguments", attrs.get("arguments"), code=True)
@@ -275,18 +273,6 @@ def one_line(value: Any, limit: int) -> str:
     text = text_of(value)[: limit * 4]  # runs of blanks fold, so look at more than is shown
     text = "".join(c if c.isprintable() else " " for c in clean(" ".join(text.split())))
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def text_of(value: Any) -> str:
-    """A value as text: a str as it is, other values as JSON."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        return repr(value)
 
 
 def _detail(span: Span) -> Any:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Sequence
 
-from rlm_notebook.trace.jsonl import clean
+from rlm_notebook.trace.jsonl import clean, text_of
 from rlm_notebook.trace.trace import Trace
 from rlm_notebook.trace.tree import NS, Span
 from rlm_notebook.view.excerpt import NOT_GOOD, excerpt
-from rlm_notebook.view.rows import MS, Field, fields, label, one_line, row, text_of
+from rlm_notebook.view.rows import MS, Field, fields, label, one_line, row
 from rlm_notebook.view.rows import pieces as pieces_of
 from rlm_notebook.view.words import APPROXIMATE, batch_words, seconds, state_words, totals
 

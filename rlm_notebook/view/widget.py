@@ -2,8 +2,9 @@
 
 The data stays in Python. Messages to the browser: ``rows`` (what changed, numbered), ``snapshot``
 (all of it, in parts), ``fields`` and ``text`` (answers). From the browser: ``snapshot``,
-``fields``, ``text``, ``stop``, ``pause``, ``gate`` (what can be edited there) and ``decide``. A hole in the numbers makes the browser ask for a snapshot, since
-the server drops messages above its rate limit.
+``fields``, ``text``, ``stop``, ``pause``, ``gate`` (what can be edited there) and ``decide``. A
+hole in the numbers makes the browser ask for a snapshot, since the server drops messages above
+its rate limit.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.cells import SETUP, ask
 from tests.browser.lab import Lab, Notebook
 
 pytestmark = [pytest.mark.browser]
@@ -51,7 +52,7 @@ def test_a_run_is_stepped_and_edited_in_the_view(lab: Lab, page: Page, shots: Pa
     gate.locator('button[data-action="run"]').click()
     notebook.wait_for_end(2)
     expect(gate).to_be_hidden()
-    assert "EDITED BY ME" in notebook.cell(2).inner_text()
+    expect(page.locator(".rlm-answer")).to_contain_text("EDITED BY ME")
     page.locator(SLOT).nth(1).click()
     expect(page.locator(".rlm-panel")).to_contain_text("prompt before it was edited")
 
@@ -62,6 +63,7 @@ def test_a_film_is_played_and_scrubbed(lab: Lab, page: Page, shots: Path) -> Non
     notebook.run_all()
     notebook.wait_for_end(2)
     cell = notebook.cell(2)
+    cell.scroll_into_view_if_needed()  # cells out of sight are empty
     film = cell.locator(".rlm-film")
     expect(film).to_be_visible(timeout=20_000)
     film.get_by_label("to the beginning").click()
@@ -78,3 +80,16 @@ def test_a_film_is_played_and_scrubbed(lab: Lab, page: Page, shots: Path) -> Non
     page.screenshot(path=shots / "film.png")
     film.get_by_label("time of the run").press("ArrowLeft")
     expect(cell.locator(".rlm-chip")).not_to_contain_text("answered")
+
+
+def test_pause_stops_a_run_that_goes_on(lab: Lab, page: Page) -> None:
+    lab.write("pause.ipynb", [SETUP, ask(), "print(r.answer)"])
+    notebook = Notebook(page, lab, "pause.ipynb")
+    notebook.run_all()
+    page.locator(SLOT).first.wait_for(timeout=60_000)
+    page.locator(".rlm-pause").click()
+    expect(page.locator(".rlm-gate")).to_contain_text("paused at turn", timeout=30_000)
+    expect(page.locator(".rlm-pause")).to_be_hidden()
+    page.locator('.rlm-gate button[data-action="run"]').click()
+    notebook.wait_for_end(2)
+    expect(page.locator(".rlm-answer")).to_contain_text("48213")

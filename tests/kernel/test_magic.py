@@ -342,6 +342,9 @@ def test_a_run_is_shown_proved_forked_listed_and_compared(kernel: Kernel, tmp_pa
     asked = kernel.run("len(travel.requests)").value
     forked = kernel.run(f"%rlm_fork one --turn 1 --slot 1.2 --response given {folder} --out two")
     assert forked.value.startswith("given"), forked.error
+    kernel.run("my_code = \"answer.update(content='by name', ready=True)\"")
+    named = kernel.run(f"%rlm_fork two --turn 2 --code my_code --trace-dir {tmp_path}-other")
+    assert named.value.startswith("by name"), named.error
     again = kernel.run(
         f"%rlm_fork two --turn 2 --code \"answer.update(content='mine', ready=True)\" {folder} --out three"
     )
@@ -381,7 +384,7 @@ def test_a_stopped_run_is_resumed_in_its_file(kernel: Kernel) -> None:
         ("%rlm_replay nope.rlm.jsonl", "cannot read the trace nope.rlm.jsonl"),
         ("%rlm_resume", "the following arguments are required: RUN"),
         ("%rlm_fork result", "say where, with --turn N"),
-        ("%rlm_fork result --turn 99", "this run has 1 turns"),
+        ("%rlm_fork result --turn 99", "the turns of this run are 1 to 1"),
         ("%rlm_fork result --turn 1 --slot x", "give BATCH.SLOT"),
         ("%rlm_fork result --span 9999", "this trace has no span 9999"),
         ("%rlm_compare result", "give two runs"),

@@ -344,3 +344,101 @@ describe("the view", () => {
     expect(model.sent).toHaveLength(sent);
   });
 });
+
+describe("a run that stands still", () => {
+  const stand = (seq: number, paused: number[]): Incoming =>
+    snapshot(seq, [row(1, null, "run", { state: "running" })], { paused, pausing: false });
+  const gate = (id: number, texts: Record<string, string>): Incoming =>
+    ({ type: "gate", id, words: "turn 1: before the code", actions: ["go", "run", "skip", "stop"], texts });
+  const asked = (type: string): Outgoing[] => model.sent.filter((message) => message.type === type);
+  const area = (name: string): HTMLTextAreaElement =>
+    el.querySelector<HTMLTextAreaElement>(`textarea[data-name="${name}"]`)!;
+
+  test("asks once what can be done there, and again only if no answer comes", () => {
+    model.receive(stand(1, [7]));
+    draw();
+    draw();
+    expect(asked("gate")).toEqual([{ type: "gate", id: 7 }]);
+    vi.advanceTimersByTime(2500);
+    expect(asked("gate").length).toBe(2);
+    model.receive(gate(7, { code: "x = 1" }));
+    vi.advanceTimersByTime(5000);
+    expect(asked("gate").length).toBe(2);
+    model.receive(stand(2, [8])); // the next one: what stood there is not asked for with each frame
+    draw();
+    draw();
+    expect(asked("gate").length).toBe(3);
+  });
+
+  test("sends what was edited, and nothing else", () => {
+    model.receive(stand(1, [7]));
+    draw();
+    model.receive(gate(7, { code: "x = 1", response: "" }));
+    expect(el.querySelector<HTMLElement>(".rlm-gate")?.hidden).toBe(false);
+    area("code").value = "x = 2";
+    click('[data-action="skip"]');
+    expect(asked("decide")).toEqual([{ type: "decide", id: 7, action: "skip", edits: { code: "x = 2" } }]);
+  });
+
+  test("keeps what was edited when it is refused", () => {
+    model.receive(stand(1, [7]));
+    draw();
+    model.receive(gate(7, { prompts: "[]" }));
+    area("prompts").value = "[";
+    click('[data-action="go"]');
+    const go = el.querySelector<HTMLButtonElement>('[data-action="go"]')!;
+    expect(go.disabled).toBe(true);
+    model.receive({ type: "refused", id: 7, message: "no JSON list" });
+    expect(go.disabled).toBe(false);
+    expect(area("prompts").value).toBe("[");
+    expect(el.querySelector(".rlm-gate-problem")?.textContent).toBe("no JSON list");
+  });
+
+  test("goes on by keyboard, and is gone when the run goes on", () => {
+    model.receive(stand(1, [7]));
+    draw();
+    model.receive(gate(7, { code: "x" }));
+    area("code").dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", ctrlKey: true, bubbles: true }));
+    expect(asked("decide")).toEqual([{ type: "decide", id: 7, action: "go", edits: {} }]);
+    model.receive(stand(2, []));
+    draw();
+    expect(el.querySelector<HTMLElement>(".rlm-gate")?.hidden).toBe(true);
+  });
+});
+
+describe("a film", () => {
+  const at = (seq: number, t: number): Incoming =>
+    snapshot(seq, [row(1, null, "run")], { ended: true, film: { t, length: 1000, position: 3, events: 9 } });
+  const asked = (): Outgoing[] => model.sent.filter(({ type }) => type === "seek" || type === "step");
+
+  test("is played at its speed, one question at a time, to its end", () => {
+    model.receive(at(1, 1000));
+    draw();
+    click(".rlm-play");
+    expect(asked()).toEqual([{ type: "seek", t: 0 }]);
+    vi.advanceTimersByTime(500);
+    expect(asked().length).toBe(1); // unanswered
+    model.receive(at(2, 0));
+    const last = asked().at(-1)!;
+    expect(last.type === "seek" && last.t).toBeCloseTo(500, -2);
+    for (let seq = 3; seq < 30; seq++) {
+      vi.advanceTimersByTime(50);
+      const message = asked().at(-1)!;
+      model.receive(at(seq, message.type === "seek" ? message.t : 0));
+    }
+    expect(asked().at(-1)).toEqual({ type: "seek", t: 1000 });
+    const count = asked().length;
+    vi.advanceTimersByTime(1000);
+    expect(asked().length).toBe(count);
+  });
+
+  test("goes event by event, and a run that goes on has no such controls", () => {
+    model.receive(at(1, 500));
+    draw();
+    click('[aria-label="one event back"]');
+    expect(asked()).toEqual([{ type: "step", by: -1 }]);
+    model.receive(snapshot(2, [row(1, null, "run")]));
+    draw();
+    expect(el.querySelector<HTMLElement>(".rlm-film")?.hidden).toBe(true);
+  });
+});

@@ -30,6 +30,7 @@ export class GateView {
   private editors = element("div", "rlm-editors");
   private buttons = element("div", "rlm-gate-buttons");
   private shown: number | null = null;
+  private wanted: number | null = null;
   private asked = -Infinity;
   private texts: Record<string, string> = {};
 
@@ -50,14 +51,14 @@ export class GateView {
   update(): void {
     const first = this.store.ended ? undefined : this.store.paused[0];
     if (first === undefined) {
-      this.shown = null;
+      this.shown = this.wanted = null;
       this.root.hidden = true;
       return;
     }
     if (this.shown === first) return;
-    this.root.hidden = this.shown === null;
     const now = performance.now();
-    if (now - this.asked < ASK_AGAIN && this.shown === null && this.asked > 0) return;
+    if (this.wanted === first && now - this.asked < ASK_AGAIN) return;
+    this.wanted = first;
     this.asked = now;
     this.send({ type: "gate", id: first });
   }
@@ -73,7 +74,6 @@ export class GateView {
 
   private show(gate: Gate): void {
     this.shown = gate.id;
-    this.asked = -Infinity;
     this.texts = gate.texts;
     const more = this.store.paused.length - 1;
     setText(this.title, `❚❚ paused at ${gate.words}${more > 0 ? ` (and at ${more} more)` : ""}`);
