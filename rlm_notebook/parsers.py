@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from rlm_notebook.errors import UsageError
-from rlm_notebook.gates import ACTIONS, MODES
 from rlm_notebook.options import OptionParser, setting_options
 
 
@@ -72,6 +71,8 @@ def _going_options(group: argparse._ArgumentGroup) -> None:
 
 def step_parser() -> OptionParser:
     """Options of ``%rlm_step``."""
+    from rlm_notebook.gates import ACTIONS, MODES  # not needed to load the extension
+
     parser = OptionParser(prog="%rlm_step", add_help=False)
     parser.add_argument(
         "action",
@@ -116,11 +117,11 @@ def _run_options(parser: OptionParser) -> None:
     group.add_argument("--context", metavar="EXPR", help="what it is about, if that was not kept")
     group.add_argument("--out", metavar="NAME", help="variable that gets the result")
     _going_options(group)
-    setting_options(parser)
+    parser.epilog = "Settings may be given as with %%rlm."
 
 
 def resume_parser() -> OptionParser:
-    """Options of ``%rlm_resume``."""
+    """Options of ``%rlm_resume``, but for the settings."""
     parser = _again_parser(
         "rlm_resume",
         "Go on with a run that was stopped, crashed or failed, in the same file. What is recorded "
@@ -131,7 +132,7 @@ def resume_parser() -> OptionParser:
 
 
 def fork_parser() -> OptionParser:
-    """Options of ``%rlm_fork``."""
+    """Options of ``%rlm_fork``, but for the settings."""
     parser = _again_parser(
         "rlm_fork",
         "A run of its own that is the same up to a place, and live from there on.\n\n"

@@ -14,9 +14,8 @@ from rlm_notebook import settings
 from rlm_notebook.cells import run_here
 from rlm_notebook.context import find_context, taken
 from rlm_notebook.errors import UsageError
-from rlm_notebook.gates import Break
 from rlm_notebook.lm.protocol import LM
-from rlm_notebook.options import given_settings, split_line
+from rlm_notebook.options import given_settings, setting_options, split_line
 from rlm_notebook.parsers import (
     check_name,
     edit_parser,
@@ -67,9 +66,12 @@ class TravelMagics(Magics):
             The kernel was interrupted.
         """
         from rlm_notebook import replay
+        from rlm_notebook.gates import Break
 
         forks = name == "rlm_fork"
-        given = self._main.parsed(fork_parser() if forks else resume_parser(), line)
+        parser = fork_parser() if forks else resume_parser()
+        setting_options(parser)
+        given = self._main.parsed(parser, line)
         check_name(given.out)
         trace = self._trace(given.run)
         # What a trace does not decide is what the user has set for this notebook.
