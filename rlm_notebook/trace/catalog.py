@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from rlm_notebook.errors import TraceError
 from rlm_notebook.trace.frame import as_frame
-from rlm_notebook.trace.jsonl import SUFFIX, load
+from rlm_notebook.trace.jsonl import SUFFIX
+from rlm_notebook.trace.reading import load
 
 if TYPE_CHECKING:
     import pandas

@@ -7,7 +7,7 @@ all keys are optional, unknown keys are kept, so that other engines and later ve
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, final
 
 import msgspec
 
@@ -47,6 +47,7 @@ END_STATES: frozenset[str] = frozenset(
 )
 
 
+@final
 class SpanStarted(msgspec.Struct, frozen=True, tag_field="e", tag="start"):
     """A span was submitted. It runs at once, unless ``state`` is ``waiting``."""
 
@@ -59,6 +60,7 @@ class SpanStarted(msgspec.Struct, frozen=True, tag_field="e", tag="start"):
     attrs: dict[str, Any]
 
 
+@final
 class SpanUpdated(msgspec.Struct, frozen=True, tag_field="e", tag="update", omit_defaults=True):
     """A span got new attributes; ``state="running"`` marks the moment it left its queue."""
 
@@ -68,6 +70,7 @@ class SpanUpdated(msgspec.Struct, frozen=True, tag_field="e", tag="update", omit
     state: str | None = None
 
 
+@final
 class SpanText(msgspec.Struct, frozen=True, tag_field="e", tag="more"):
     """More of a response that is streamed; the end of the span gives it whole."""
 
@@ -77,6 +80,7 @@ class SpanText(msgspec.Struct, frozen=True, tag_field="e", tag="more"):
     """``text``: what is to be added."""
 
 
+@final
 class SpanEnded(msgspec.Struct, frozen=True, tag_field="e", tag="end"):
     """A span ended in one of the end states."""
 
@@ -86,6 +90,7 @@ class SpanEnded(msgspec.Struct, frozen=True, tag_field="e", tag="end"):
     attrs: dict[str, Any]
 
 
+@final
 class SpansReopened(msgspec.Struct, frozen=True, tag_field="e", tag="reopen"):
     """A run that had stopped goes on: these spans are open again. Its time stood still meanwhile."""
 
@@ -101,6 +106,7 @@ class SpansReopened(msgspec.Struct, frozen=True, tag_field="e", tag="reopen"):
 Event = SpanStarted | SpanUpdated | SpanText | SpanEnded | SpansReopened
 
 
+@final
 class Header(msgspec.Struct, tag_field="e", tag="header"):
     """First line of a trace file. Holds no secret."""
 

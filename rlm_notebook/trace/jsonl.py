@@ -1,4 +1,4 @@
-"""Traces on disk: one JSON line an event, append-only, readable up to the last whole line.
+"""Writing traces: one JSON line an event, append-only, readable up to the last whole line.
 
 A text of 512 characters or more is written once, as a ``text`` line, and referred to by its hash.
 The writer has a thread of its own: encoding and fsync never delay a slot.
@@ -6,22 +6,19 @@ The writer has a thread of its own: encoding and fsync never delay a slot.
 
 from __future__ import annotations
 
-import gc
 import hashlib
-import itertools
 import json
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, final
 
 import msgspec
 
 from rlm_notebook.errors import TraceError, TraceExistsError
 from rlm_notebook.trace.events import (
-    FORMAT_VERSION,
     Event,
     Header,
     SpanEnded,
@@ -30,7 +27,6 @@ from rlm_notebook.trace.events import (
     SpanText,
     SpanUpdated,
 )
-from rlm_notebook.trace.trace import Trace
 
 SUFFIX = ".rlm.jsonl"
 SHARED_TEXT = 512
@@ -41,6 +37,7 @@ FLUSH_SECONDS = 0.05
 """Pause between flushes; an event is in the file 100 ms after it happened, at the latest."""
 
 
+@final
 class Text(msgspec.Struct, frozen=True, tag_field="e", tag="text"):
     """A text that events refer to by its hash."""
 
@@ -50,12 +47,9 @@ class Text(msgspec.Struct, frozen=True, tag_field="e", tag="text"):
 
 Line = Header | Text | SpanStarted | SpanUpdated | SpanText | SpanEnded | SpansReopened
 
-_REFERENCE = b'"$text"'
 _PIECE = 1 << 16
 """Bytes that are searched at once for the last newline."""
-_GZIP = b"\x1f\x8b"
 _encoder = msgspec.json.Encoder(enc_hook=repr)
-_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 class JsonlWriter:
@@ -248,75 +242,3 @@ def text_of(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         return repr(value)
-
-
-def load(path: str | Path) -> Trace:
-    """Read a trace file; one that was cut anywhere loads up to its last whole line.
-
-    Spans that were open where the file ends are ``interrupted``.
-
-    Raises
-    ------
-    TraceError
-        The file cannot be read, is no trace, or is of a newer format.
-    """
-    path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"cannot read the trace {path}: {error.strerror or error}") from None
-    if data.startswith(_GZIP):
-        raise TraceError(f"{path} is gzipped: unpack it first, with gunzip")
-    lines = data.split(b"\n")
-    lines.pop()  # what follows the last newline is empty or was cut
-    try:
-        header = _decoder.decode(lines[0])
-    except (IndexError, msgspec.MsgspecError, UnicodeDecodeError):
-        header = None
-    if not isinstance(header, Header):
-        raise TraceError(f"{path} is not a trace: its first line is no trace header")
-    if header.format > FORMAT_VERSION:
-        raise TraceError(
-            f"{path} has trace format {header.format}, this version reads up to "
-            f"{FORMAT_VERSION}: upgrade rlm_notebook"
-        )
-    trace = Trace(header, path=path)
-    collects = gc.isenabled()
-    gc.disable()  # a million records are no garbage: looking through them takes most of the time
-    try:
-        _read(lines, trace)
-    finally:
-        if collects:
-            gc.enable()
-    trace.tree.close()
-    return trace
-
-
-def _read(lines: list[bytes], trace: Trace) -> None:
-    texts: dict[str, str] = {}
-    decode, append = _decoder.decode, trace.append
-    for number, line in enumerate(itertools.islice(lines, 1, None), start=2):
-        try:
-            record = decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            if line.strip():
-                trace.notes.append(f"line {number} was left out: {error}")
-            continue
-        if isinstance(record, Text):
-            texts[record.hash] = record.text
-        elif not isinstance(record, Header):
-            if _REFERENCE in line:
-                attrs = {name: _resolved(value, texts) for name, value in record.attrs.items()}
-                record = msgspec.structs.replace(record, attrs=attrs)
-            append(record)
-
-
-def _resolved(value: Any, texts: dict[str, str]) -> Any:
-    if isinstance(value, dict):
-        digest = value.get("$text")
-        if isinstance(digest, str):
-            return texts.get(digest, f"[text {digest} is missing from this trace]")
-        return {k: _resolved(v, texts) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_resolved(item, texts) for item in value]
-    return value

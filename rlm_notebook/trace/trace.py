@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from rlm_notebook.replay import Replay
     from rlm_notebook.trace.compare import Comparison
+    from rlm_notebook.trace.reading import StoredEvents
 
 
 class Trace:
@@ -25,11 +26,18 @@ class Trace:
     state="error")``. In a notebook it shows itself as a tree.
     """
 
-    def __init__(self, header: Header, *, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        header: Header,
+        *,
+        path: Path | None = None,
+        events: StoredEvents | None = None,
+    ) -> None:
         self.header = header
         self.path = path
         """The file it is written to or was loaded from."""
-        self.events: list[Event] = []
+        self.events: list[Event] | StoredEvents = [] if events is None else events
+        """All that happened, in order."""
         self.tree = Tree()
         self.notes: list[str] = []
         """What was found wrong while reading, one line each."""
@@ -50,7 +58,7 @@ class Trace:
         TraceError
             The file cannot be read, is no trace, or is of a newer format.
         """
-        from rlm_notebook.trace.jsonl import load
+        from rlm_notebook.trace.reading import load
 
         return load(path)
 
@@ -66,7 +74,7 @@ class Trace:
 
         failures: list[str] = []
         writer = JsonlWriter(Path(path), self.header, on_error=failures.append)
-        for event in list(self.events):
+        for event in self.events[:]:
             writer.emit(event)
         writer.close()
         if failures:

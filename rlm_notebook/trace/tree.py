@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
+
+import msgspec
 
 from rlm_notebook.lm.protocol import Usage
 from rlm_notebook.trace.events import (
@@ -24,6 +26,7 @@ from rlm_notebook.trace.events import (
 
 NS = 1e-9
 CALL_KINDS = ("lm_call", "slot")
+_NUMBER = (int, float)  # made once: this is asked a million times
 _NUMBERED = ("turn", "code", "slot")
 _OF_THE_END = (
     *("answer", "partial", "outcome", "stopped_by", "error", "usage", "response", "finish_reason"),
@@ -32,8 +35,14 @@ _OF_THE_END = (
 """Attributes that a span which goes on does not have yet."""
 
 
-@dataclass(slots=True, repr=False, eq=False)
-class Span:
+class Texts(Protocol):
+    """Where the long texts of a loaded trace are read from."""
+
+    def resolved(self, value: Any) -> Any:
+        """The value with every reference to a text replaced by the text."""
+
+
+class Span(msgspec.Struct, eq=False):
     """One node of the call tree. Times are in ns since the trace began; properties in seconds."""
 
     id: int
@@ -42,12 +51,29 @@ class Span:
     submitted: int
     """When it was submitted."""
     state: str
+    held: dict[str, Any]
+    """Its attributes as they stand in the file: long texts may be references still."""
+    index: int | None
+    """Position among its siblings of the same kind, from 0, where it has one."""
+    counts: bool
+    """Whether it is an LM call. A slot of an rlm_query batch is a child run, not a call."""
     started: int | None = None
     """When it left its queue; equal to ``submitted`` for spans that never wait."""
     ended: int | None = None
-    attrs: dict[str, Any] = field(default_factory=dict)
-    """See the ``...Attrs`` classes in :mod:`rlm_notebook.trace.events`."""
-    children: list[Span] = field(default_factory=list, repr=False)
+    texts: Texts | None = None
+    """Where the references in ``held`` lead to, until somebody looks at the attributes."""
+    children: list[Span] = []
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """See the ``...Attrs`` classes in :mod:`rlm_notebook.trace.events`.
+
+        Long texts of a loaded trace are read from its file when this is first looked at.
+        """
+        if self.texts is not None:
+            self.held = self.texts.resolved(self.held)
+            self.texts = None
+        return self.held
 
     def __repr__(self) -> str:
         number = "" if self.index is None else f" {self.index}"
@@ -94,14 +120,8 @@ class Span:
     @property
     def size(self) -> int:
         """Number of prompts of a batch; 0 if it has none, or if the file says no number."""
-        size = self.attrs.get("size")
+        size = self.held.get("size")
         return size if isinstance(size, int) else 0
-
-    @property
-    def index(self) -> int | None:
-        """Position among its siblings of the same kind, from 0, where it has one."""
-        index = self.attrs.get("index")
-        return index if isinstance(index, int) else None
 
     @property
     def place(self) -> str:
@@ -147,13 +167,13 @@ class Span:
     @property
     def edited(self) -> dict[str, Any]:
         """What stood in its attributes before the user edited them, by name."""
-        edited = self.attrs.get("edited")
+        edited = self.attrs.get("edited") if "edited" in self.held else None
         return edited if isinstance(edited, dict) else {}
 
     @property
     def error(self) -> dict[str, Any] | None:
         """``{"type", "message", "status"}`` if it failed."""
-        error = self.attrs.get("error")
+        error = self.attrs.get("error") if "error" in self.held else None
         return error if isinstance(error, dict) else None
 
     @property
@@ -197,7 +217,7 @@ class Span:
     @property
     def usage(self) -> Usage:
         """Tokens and cost of one call."""
-        return usage_from(self.attrs.get("usage"))
+        return usage_from(self.held.get("usage"))
 
     @property
     def slots(self) -> list[Span]:
@@ -217,17 +237,16 @@ def usage_from(value: Any) -> Usage:
     """Usage out of the attribute of an event; anything unusable counts as not reported."""
     if not isinstance(value, dict):
         return Usage(complete=False)
-    tokens_in, tokens_out, cached = (
-        value.get(key) for key in ("input_tokens", "output_tokens", "cached_tokens")
-    )
-    cost = value.get("cost")
+    get = value.get
+    tokens_in, tokens_out = get("input_tokens"), get("output_tokens")
+    cached, cost = get("cached_tokens"), get("cost")
     return Usage(
         tokens_in if isinstance(tokens_in, int) else None,
         tokens_out if isinstance(tokens_out, int) else None,
-        float(cost) if isinstance(cost, int | float) else None,
-        bool(value.get("complete", True)),
+        float(cost) if isinstance(cost, _NUMBER) else None,
+        bool(get("complete", True)),
         cached if isinstance(cached, int) else None,
-        bool(value.get("estimated", False)),
+        bool(get("estimated", False)),
     )
 
 
@@ -248,6 +267,17 @@ class Totals:
     cost_estimated: bool = False
     """True if a part of the cost comes from a price list."""
     cached_tokens: int = 0
+
+    def add(self, usage: Usage) -> None:
+        """Count what one call reported."""
+        self.input_tokens += usage.input_tokens or 0
+        self.output_tokens += usage.output_tokens or 0
+        self.cached_tokens += usage.cached_tokens or 0
+        if usage.cost is not None:
+            self.cost = (self.cost or 0.0) + usage.cost
+            self.cost_estimated = self.cost_estimated or usage.estimated
+        if not usage.complete or usage.input_tokens is None or usage.output_tokens is None:
+            self.usage_complete = False
 
     @property
     def usage(self) -> Usage:
@@ -274,47 +304,54 @@ class Tree:
 
     def apply(self, event: Event) -> Span | None:
         """Take one event in; return the span it touched, or None if it changes nothing."""
-        self.time = max(self.time, event.t)
-        if isinstance(event, SpanStarted):
+        # type() is: isinstance takes five times as long for one of many records
+        if event.t > self.time:
+            self.time = event.t
+        if type(event) is SpanStarted:
             return self._start(event)
-        if isinstance(event, SpansReopened):
-            return self._reopen(event)
         span = self.spans.get(event.id)
-        if span is not None and isinstance(event, SpanUpdated) and "edited" in event.attrs:
+        if type(event) is SpansReopened:
+            return self._reopen(event)
+        if span is None:
+            return None
+        if type(event) is SpanUpdated and "edited" in event.attrs:
             return _edit(span, event)
-        if span is None or not span.open:
+        if span.ended is not None or span.state in END_STATES:
             return None  # the first end wins; what comes after a cancellation is noise
-        if isinstance(event, SpanText):
+        if type(event) is SpanText:
             more = event.attrs.get("text") or ""
-            span.attrs["response"] = f"{span.attrs.get('response') or ''}{more}"
+            span.held["response"] = f"{span.held.get('response') or ''}{more}"
             return span
-        span.attrs.update(event.attrs)
-        if isinstance(event, SpanUpdated):
-            if event.state == "running" and span.started is None:
-                span.started, span.state = event.t, "running"
-                if _counts(span):
-                    self.totals.waiting -= 1
-                    self._count_start()
-        elif isinstance(event, SpanEnded):
+        span.held.update(event.attrs)
+        if type(event) is SpanEnded:
             self._end(span, event.state, event.t)
+        elif event.state == "running" and span.started is None:
+            span.started, span.state = event.t, "running"
+            if span.counts:
+                self.totals.waiting -= 1
+                self._count_start()
         return span
 
     def _start(self, event: SpanStarted) -> Span | None:
         if event.id in self.spans:
             return None
         parent = self.spans.get(event.parent) if event.parent is not None else None
-        span = Span(event.id, event.kind, parent, event.t, event.state, attrs=dict(event.attrs))
+        held, kind, index = dict(event.attrs), event.kind, event.attrs.get("index")
+        if not isinstance(index, int):
+            index = None
+        counts = kind in CALL_KINDS and not held.get("child")
+        span = Span(event.id, kind, parent, event.t, event.state, held, index, counts)
         self.spans[event.id] = span
         siblings = parent.children if parent is not None else self.roots
-        if span.kind == "slot" and siblings and (span.index or 0) < (siblings[-1].index or 0):
-            insort(siblings, span, key=lambda each: each.index or 0)  # asked again, in a fork
+        if index and kind == "slot" and siblings and index < (siblings[-1].index or 0):
+            insort(siblings, span, key=_index)  # asked again, in a fork
         else:
             siblings.append(span)
         if event.state == "running":
             span.started = event.t
-            if _counts(span):
+            if counts:
                 self._count_start()
-        elif _counts(span):
+        elif counts:
             self.totals.waiting += 1
         return span
 
@@ -324,7 +361,7 @@ class Tree:
 
     def _end(self, span: Span, state: str, t: int) -> None:
         span.state, span.ended = state, t
-        if not _counts(span):
+        if not span.counts:
             return
         totals = self.totals
         if span.started is None:
@@ -334,15 +371,7 @@ class Tree:
         if state == "error":
             totals.errors += 1
         if state in ("ok", "empty", "null"):
-            usage = span.usage
-            totals.input_tokens += usage.input_tokens or 0
-            totals.output_tokens += usage.output_tokens or 0
-            totals.cached_tokens += usage.cached_tokens or 0
-            if usage.cost is not None:
-                totals.cost = (totals.cost or 0.0) + usage.cost
-                totals.cost_estimated = totals.cost_estimated or usage.estimated
-            if not usage.complete or usage.input_tokens is None or usage.output_tokens is None:
-                totals.usage_complete = False
+            totals.add(span.usage)
 
     def _reopen(self, event: SpansReopened) -> Span | None:
         spans = [self.spans[each] for each in event.ids if each in self.spans]
@@ -350,17 +379,17 @@ class Tree:
             self._discount(span)
             span.ended = None
             for name in _OF_THE_END:
-                span.attrs.pop(name, None)
+                span.held.pop(name, None)
             if span.kind in CALL_KINDS:  # asked again: what it had until then is no answer
                 span.state, span.submitted, span.started = "waiting", event.t, None
-                self.totals.waiting += _counts(span)
+                self.totals.waiting += span.counts
             else:
                 span.state = "waiting" if span.started is None else "running"
         return self.spans.get(event.id) if spans else None
 
     def _discount(self, span: Span) -> None:
         """An open call is open no more."""
-        if span.open and _counts(span):
+        if span.open and span.counts:
             if span.started is None:
                 self.totals.waiting -= 1
             else:
@@ -377,16 +406,15 @@ class Tree:
 def _edit(span: Span, event: SpanUpdated) -> Span:
     """What the user changed, also of a span that has ended."""
     if "response" in event.attrs:
-        span.attrs.pop("error", None)
-    span.attrs.update(event.attrs)
+        span.held.pop("error", None)
+    span.held.update(event.attrs)
     if not span.open and event.state in END_STATES:
         span.state = event.state
     return span
 
 
-def _counts(span: Span) -> bool:
-    """Whether the span is an LM call. A slot of an rlm_query batch is a child run, not a call."""
-    return span.kind in CALL_KINDS and not span.attrs.get("child")
+def _index(span: Span) -> int:
+    return span.index or 0
 
 
 def _sound(attempt: Any) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from rlm_notebook.errors import TraceError
-from rlm_notebook.trace.jsonl import JsonlWriter, load
+from rlm_notebook.trace.jsonl import JsonlWriter
+from rlm_notebook.trace.reading import load
 from rlm_notebook.trace.recorder import Recorder
 from rlm_notebook.trace.trace import Trace
 
