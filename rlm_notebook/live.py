@@ -45,7 +45,8 @@ from rlm_notebook.trace.trace import Trace
 from rlm_notebook.turns import Run
 
 if TYPE_CHECKING:
-    from rlm_notebook.replay import Edit, Plan
+    from rlm_notebook.forks import Edit
+    from rlm_notebook.replay import Plan
 
 TICK_SECONDS = 0.05
 """How often the loop of a run wakes at the least, so that an interrupt is noticed."""
@@ -110,7 +111,8 @@ class LiveRun:
             session.check_free()
             session.check_kind(settings.repl)
         self._lm = lm
-        self._settings = settings
+        self.settings = settings
+        """What it runs with."""
         self._lookup = lookup
         self._tools = tools or {}
         self._session = session
@@ -172,7 +174,7 @@ class LiveRun:
     @property
     def repl(self) -> str:
         """Which REPL it has."""
-        return self._settings.repl
+        return self.settings.repl
 
     @property
     def follower(self) -> Follower | None:
@@ -242,18 +244,18 @@ class LiveRun:
         """The run itself. Returns a result whatever happens, a cancellation included."""
         recorder = self._recorder
         shared = Shared(
-            self._settings,
+            self.settings,
             recorder,
             self._handler,
             Caller(
                 recorder,
-                self._settings.call_timeout,
-                RetryPolicy(attempts=self._settings.max_attempts),
-                self._settings.provider_max_concurrent,
-                RunLimits.of(self._settings),
+                self.settings.call_timeout,
+                RetryPolicy(attempts=self.settings.max_attempts),
+                self.settings.provider_max_concurrent,
+                RunLimits.of(self.settings),
                 self.stop,
             ),
-            SubcallGate(self._settings.max_concurrent_subcalls),
+            SubcallGate(self.settings.max_concurrent_subcalls),
             self._lookup,
             asyncio.get_running_loop(),
             self.gates,
@@ -262,7 +264,7 @@ class LiveRun:
             edit_of=self._edit_of,
         )
         if self._plan is not None and self._plan.base is not None:
-            told = recorded(self._settings)
+            told = recorded(self.settings)
             recorder.go_on(self._plan.reopened, {name: told[name] for name in self._plan.changes})
         span = start_run(shared, self._lm, self._context, self.question)
         keeping = asyncio.create_task(asyncio.to_thread(self._keep_context, span))
@@ -270,7 +272,7 @@ class LiveRun:
         state = "ok"
         failure: LMError | None = None
         try:
-            async with asyncio.timeout(self._settings.timeout) as self._deadline:
+            async with asyncio.timeout(self.settings.timeout) as self._deadline:
                 if self._stopped_by is not None:
                     raise asyncio.CancelledError  # stopped before it began
                 ending = await run.go()
@@ -301,7 +303,7 @@ class LiveRun:
     def _stand_still(self, still: bool) -> None:
         """The time in which the run stands still for its user does not count. From any thread."""
         loop = self._loop
-        if loop is None or self._settings.timeout is None:
+        if loop is None or self.settings.timeout is None:
             return
 
         def change() -> None:
@@ -323,7 +325,7 @@ class LiveRun:
         return self._plan.edit_of(self.trace.tree.spans[call]) if self._plan is not None else None
 
     def _keep_context(self, span: int) -> None:
-        path, most = self.trace.path, self._settings.keep_context
+        path, most = self.trace.path, self.settings.keep_context
         plan = self._plan
         if path is None or not most or (plan is not None and (plan.append or plan.follows)):
             return

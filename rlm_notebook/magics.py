@@ -24,7 +24,7 @@ from rlm_notebook.travel_magics import TravelMagics
 
 if TYPE_CHECKING:
     from rlm_notebook.background import BackgroundRun
-    from rlm_notebook.display import CellView, CellViews
+    from rlm_notebook.display import Cell, CellView, CellViews
     from rlm_notebook.live import LiveRun
     from rlm_notebook.result import Result
     from rlm_notebook.sessions import Session
@@ -64,6 +64,7 @@ class RLMMagics(Magics):
         self._sessions: dict[str, Session] = {}
         self.background: dict[int, BackgroundRun] = {}
         self._views: CellViews | None = None
+        self.travel = TravelMagics(shell, self)
         self._hinted = False
         self._told = False
 
@@ -94,7 +95,8 @@ class RLMMagics(Magics):
         from rlm_notebook.rlm import RLM
 
         tools = self.tools(given.tools)
-        rlm = RLM(tools=tools, **self._with_models({**self.defaults(), **given_settings(given)}))
+        chosen = self._with_models({**self.defaults(), **given_settings(given)})
+        rlm = RLM(tools=tools, models=self.models(), **chosen)
         find = find_context(given.context, self.shell.user_ns)
         context = await asyncio.to_thread(lambda: taken(find()))
         self.tell_trusted(rlm.settings.repl)
@@ -111,21 +113,28 @@ class RLMMagics(Magics):
     async def begin(self, live: LiveRun, given: argparse.Namespace) -> Any:
         """Show a run and let it go, before the cell's end or behind it."""
         self._hint_old_kernel(given.background)
-        shown = self._cell_views().show(live)
-        keep = self._keeper(given.out)
         if given.background:
-            from rlm_notebook.background import BackgroundRun
+            return self.begin_behind(live, self.views.here(), given.out)
+        shown = self._show(live, self.views.here())
+        return await self._foreground(live, shown, self._keeper(given.out))
 
-            run = BackgroundRun(live, shown, keep, len(self.background) + 1)
-            self.background[run.number] = run
-            return run
-        return await self._foreground(live, shown, keep)
+    def begin_behind(self, live: LiveRun, cell: Cell, out: str | None = None) -> BackgroundRun:
+        """Show a run under a cell and let it go on in the background."""
+        from rlm_notebook.background import BackgroundRun
+
+        number = len(self.background) + 1
+        run = BackgroundRun(live, self._show(live, cell), self._keeper(out), number)
+        self.background[number] = run
+        return run
+
+    def _show(self, live: LiveRun, cell: Cell) -> CellView:
+        return self.views.show(live, cell, self.travel.forker(cell, live.settings))
 
     async def _foreground(
         self, live: LiveRun, shown: CellView, keep: Callable[[Result | None], None]
     ) -> Result:
         try:
-            with sigint_cancels(self._cell_views().in_kernel):
+            with sigint_cancels(self.views.in_kernel):
                 return await live.go()
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -191,6 +200,15 @@ class RLMMagics(Magics):
                 chosen[name] = value
         return chosen
 
+    def models(self) -> dict[str, LM]:
+        """The user's model objects, by their own names and by those of their variables."""
+        found = {
+            name: each
+            for name, each in self.shell.user_ns.items()
+            if hasattr(type(each), "complete") and isinstance(each, LM)  # no other object is asked
+        }
+        return {**{each.name: each for each in found.values()}, **found}
+
     def _session(self, name: str | None) -> Session | None:
         if name is None:
             return None
@@ -227,7 +245,9 @@ class RLMMagics(Magics):
             raise UsageError(f"--tools: no function {missing[0]}: define it first")
         return {name: self.shell.user_ns[name] for name in wanted}
 
-    def _cell_views(self) -> CellViews:
+    @property
+    def views(self) -> CellViews:
+        """The views of the runs."""
         if self._views is None:
             from rlm_notebook.display import CellViews
 
@@ -252,7 +272,7 @@ class RLMMagics(Magics):
             print(f"rlm_notebook: {NOTICE}")
 
     def _hint_old_kernel(self, background: bool) -> None:
-        if background or self._hinted or not self._cell_views().in_kernel:
+        if background or self._hinted or not self.views.in_kernel:
             return
         version = metadata.version("ipykernel")
         if tuple(map(int, version.split(".")[:2])) < (7, 4):
@@ -270,7 +290,7 @@ def load(shell: InteractiveShell) -> None:
     """Register the magics; a second time changes nothing."""
     if REGISTERED not in shell.magics_manager.registry:
         main = RLMMagics(shell)
-        shell.register_magics(main, TravelMagics(shell, main))
+        shell.register_magics(main, main.travel)
     if transform_cell not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(transform_cell)
 

@@ -38,6 +38,8 @@ class RLM:
         Functions of yours that the model's code may call, or functions by name. They run in this
         process: sync ones in a thread, async ones on the loop of the run. Arguments are plain
         data; they return plain data or a table.
+    models
+        Model objects besides, by the names under which a fork or a retried call may ask them.
     **settings
         See :class:`rlm_notebook.settings.Settings`: ``max_depth``, ``max_iterations``,
         ``batch_max_concurrent``, ``max_concurrent_subcalls``, ``timeout`` (seconds)...
@@ -61,6 +63,7 @@ class RLM:
         *,
         sub_model: str | LM | None = None,
         tools: Mapping[str, Any] | Iterable[Any] | None = None,
+        models: Mapping[str, LM] | None = None,
         **settings: Any,
     ) -> None:
         self.tools = make_tools(tools)
@@ -68,13 +71,10 @@ class RLM:
             if given is not None:
                 settings[name] = given if isinstance(given, str) else given.name
         self.settings: Settings = make_settings(**settings)
-        self._given = {
-            given.name: given
-            for given in (model, sub_model)
-            if given is not None and not isinstance(given, str)
-        }
-        for lm in self._given.values():
-            handler().on_close(lm, lm.close)
+        self._given: dict[str, LM] = dict(models or {})
+        for given in (model, sub_model):
+            if given is not None and not isinstance(given, str):
+                self._given[given.name] = given
         self._lms: dict[str, LM] = {}
         lms = (self._lookup(self.settings.model), self._lookup(None))
         if self.settings.simulate and not any(lm.name.startswith(_BUILTIN) for lm in lms):
@@ -177,6 +177,7 @@ class RLM:
     def _lookup(self, name: str | None) -> LM:
         name = name or self.settings.sub_model or self.settings.model
         if name in self._given:
+            handler().on_close(self._given[name], self._given[name].close)
             return self._given[name]
         if name not in self._lms:
             from rlm_notebook.lm.lookup import get_lm

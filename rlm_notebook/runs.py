@@ -22,7 +22,7 @@ from rlm_notebook.tools import Tool
 from rlm_notebook.trace.recorder import Recorder
 
 if TYPE_CHECKING:
-    from rlm_notebook.replay import Edit
+    from rlm_notebook.forks import Edit
 
 
 @dataclass(frozen=True)

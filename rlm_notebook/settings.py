@@ -4,6 +4,7 @@ IPython config file, the environment variables and the arguments of ``RLM`` are 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -186,12 +187,13 @@ class Field(msgspec.Struct, frozen=True):
         return "--" + self.name.replace("_", "-")
 
 
-def fields() -> list[Field]:
+@functools.cache
+def fields() -> tuple[Field, ...]:
     """All settings, in order."""
-    return [
+    return tuple(
         Field(field.name, field.type, field.default, field.type.__metadata__[-1].description)
         for field in msgspec.structs.fields(Settings)
-    ]
+    )
 
 
 def convert(name: str, value: Any) -> Any:

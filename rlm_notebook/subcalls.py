@@ -23,8 +23,8 @@ from rlm_notebook.repl.protocol import Call, SubcallError, ToolCall, ToolError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from rlm_notebook.forks import Edit
     from rlm_notebook.gates import Gates
-    from rlm_notebook.replay import Edit
     from rlm_notebook.settings import Settings
     from rlm_notebook.tools import Tool
     from rlm_notebook.trace.recorder import Recorder

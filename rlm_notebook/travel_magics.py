@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from rlm_notebook import settings
 from rlm_notebook.cells import run_here
 from rlm_notebook.context import find_context, taken
 from rlm_notebook.errors import UsageError
-from rlm_notebook.lm.protocol import LM
 from rlm_notebook.options import given_settings, setting_options, split_line
 from rlm_notebook.parsers import (
     check_name,
@@ -28,11 +27,13 @@ from rlm_notebook.settings import OF_THE_USER
 
 if TYPE_CHECKING:
     from rlm_notebook.background import BackgroundRun
+    from rlm_notebook.display import Cell
     from rlm_notebook.magics import RLMMagics
     from rlm_notebook.rlm import RLM
     from rlm_notebook.settings import Settings
     from rlm_notebook.trace.trace import Trace
     from rlm_notebook.trace.tree import Span
+    from rlm_notebook.view.forking import OnFork
 
 
 @magics_class
@@ -65,8 +66,10 @@ class TravelMagics(Magics):
         RLMInterrupt
             The kernel was interrupted.
         """
-        from rlm_notebook import replay
+        from rlm_notebook import resume
+        from rlm_notebook.forks import Edit, find_place
         from rlm_notebook.gates import Break
+        from rlm_notebook.replay import MISSING
 
         forks = name == "rlm_fork"
         parser = fork_parser() if forks else resume_parser()
@@ -74,25 +77,20 @@ class TravelMagics(Magics):
         given = self._main.parsed(parser, line)
         check_name(given.out)
         trace = self._trace(given.run)
-        # What a trace does not decide is what the user has set for this notebook.
-        own = {name: value for name, value in self._main.defaults().items() if name in OF_THE_USER}
-        changes = {**own, **given_settings(given)}
-        context: Any = replay.MISSING
+        changes = {**self._own(), **given_settings(given)}
+        context: Any = MISSING
         if given.context is not None:
             find = find_context(given.context, self.shell.user_ns)
             context = await asyncio.to_thread(lambda: taken(find()).value)
-
-        def make(chosen: Settings) -> RLM:
-            return self._rlm_like(trace, chosen)
-
+        make = partial(self._rlm_like, trace)
         if not forks:
-            live = await replay.prepare_resume(trace, make, context=context, **changes)
+            live = await resume.prepare_resume(trace, make, context=context, **changes)
         else:
             model = changes.pop("model", None)
             code, response, prompt = map(self._text, (given.code, given.response, given.prompt))
-            edit = replay.Edit(code, response, prompt, model)
-            place = self._place(trace, given)
-            live = await replay.prepare_fork(
+            edit = Edit(code, response, prompt, model)
+            place = find_place(trace, given.turn, given.slot, given.span)
+            live = await resume.prepare_fork(
                 trace, make, place, edit, context=context, path=given.trace, **changes
             )
         for point in given.breaks:
@@ -102,45 +100,48 @@ class TravelMagics(Magics):
         self._main.tell_trusted(live.repl)
         return await self._main.begin(live, given)
 
-    def _place(self, trace: Trace, given: argparse.Namespace) -> Span:
-        """The span that ``--turn``, ``--slot`` or ``--span`` names."""
-        if sum(each is not None for each in (given.turn, given.span)) != 1:
-            raise UsageError("%rlm_fork: say where, with --turn N (and --slot B.S) or --span ID")
-        if given.span is not None:
-            return trace.span(given.span)
-        if not 1 <= given.turn <= len(trace.turns):
-            raise UsageError(
-                f"--turn {given.turn}: the turns of this run are 1 to {len(trace.turns)}"
+    def forker(self, cell: Cell, own: Settings | None = None) -> OnFork:
+        """Begins the forks that are asked for in a view which stands below ``cell``.
+
+        Parameters
+        ----------
+        own
+            Settings of the run that is shown, if it was begun here.
+        """
+
+        async def fork(shown: Trace, span: Span, edits: dict[str, str]) -> str:
+            from rlm_notebook.forks import Edit
+            from rlm_notebook.resume import prepare_fork
+
+            path = shown.path
+            trace = shown if path is None else await asyncio.to_thread(type(shown).load, path)
+            if own is not None:
+                chosen = {name: getattr(own, name) for name in (*OF_THE_USER, "repl")}
+            else:
+                chosen = self._own()
+            live = await prepare_fork(
+                trace,
+                partial(self._rlm_like, trace),
+                trace.span(span.id),
+                Edit(**{name: edits.get(name) for name in vars(Edit())}),
+                **chosen,
             )
-        turn: Span = trace.turns[given.turn - 1]
-        if given.slot is None:
-            return turn
-        batches = [each for each in turn.walk() if each.kind == "batch"]
-        batch, _, slot = given.slot.rpartition(".")
-        try:
-            slots = batches[int(batch or 1) - 1].slots
-            found: Span = next(each for each in slots if each.index == int(slot))
-            return found
-        except (ValueError, IndexError, StopIteration):
-            raise UsageError(
-                f"--slot {given.slot}: turn {given.turn} has {len(batches)} batches; give BATCH.SLOT, "
-                "batches from 1 and slots from 0, for instance 1.17"
-            ) from None
+            run = self._main.begin_behind(live, cell)
+            return f"run {run.number} begins below, in {live.trace.path or 'no file'}"
+
+        return fork
+
+    def _own(self) -> dict[str, Any]:
+        """What a trace does not decide, as the user has set it for this notebook."""
+        return {name: v for name, v in self._main.defaults().items() if name in OF_THE_USER}
 
     def _rlm_like(self, trace: Trace, chosen: Settings) -> RLM:
         """An RLM with the settings of a recorded run, its models and its functions."""
-        from rlm_notebook.rlm import RLM
+        from rlm_notebook.resume import rlm_like
 
-        values = {field.name: getattr(chosen, field.name) for field in settings.fields()}
-        namespace = self.shell.user_ns
-        objects = {each.name: each for each in namespace.values() if isinstance(each, LM)}
-        for name in ("model", "sub_model"):
-            found = namespace.get(values[name])
-            values[name] = (
-                found if isinstance(found, LM) else objects.get(values[name], values[name])
-            )
         names = trace.header.settings.get("tools") or ()
-        return RLM(tools=self._main.tools(",".join(map(str, names))), **values)
+        tools = self._main.tools(",".join(map(str, names)))
+        return rlm_like(trace, chosen, models=self._main.models(), tools=tools)
 
     def _text(self, given: str | None) -> str | None:
         """A text of the line, or that of the variable which it names."""
@@ -166,7 +167,14 @@ class TravelMagics(Magics):
         trace = self._trace(given.run)
         if given.check:
             return trace.replay()
-        return trace.view()
+        try:
+            from rlm_notebook.view.film import FilmView
+        except ImportError:  # no ipywidgets
+            return trace
+        cell = self._main.views.here()
+        film = FilmView(trace, self.forker(cell))
+        self._main.views.add(film, cell)
+        return film
 
     @line_magic
     def rlm_step(self, line: str) -> None:

@@ -416,7 +416,8 @@ async def test_what_is_not_possible_is_refused_and_the_run_still_stands() -> Non
 
 
 async def test_what_is_recorded_is_not_stepped_through_again() -> None:
-    from rlm_notebook.replay import Edit, prepare_fork
+    from rlm_notebook.forks import Edit
+    from rlm_notebook.resume import prepare_fork
 
     lm = FakeLM(block(CODE), answering("found"))
     parent = (await RLM(lm).acompletion("c", "q")).trace

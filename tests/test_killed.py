@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlm_notebook import RLM, Trace
-from rlm_notebook.replay import prepare_resume
+from rlm_notebook.resume import prepare_resume
 from rlm_notebook.settings import Settings
 from tests.fakes import FakeLM, answering, block
 

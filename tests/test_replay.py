@@ -13,8 +13,9 @@ import pytest
 
 from rlm_notebook import RLM, Result, Session, Trace
 from rlm_notebook.errors import ContextError, LMError, RLMError, RunError, TraceError, UsageError
+from rlm_notebook.forks import Edit
 from rlm_notebook.lm.protocol import Request, Response
-from rlm_notebook.replay import Edit, prepare_fork, prepare_resume
+from rlm_notebook.resume import prepare_fork, prepare_resume
 from rlm_notebook.settings import Settings
 from rlm_notebook.trace.jsonl import JsonlWriter
 from tests.fakes import FakeLM, answering, block

@@ -7,12 +7,14 @@ all keys are optional, unknown keys are kept, so that other engines and later ve
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict, final
+from typing import Annotated, Any, Literal, TypedDict, final
 
 import msgspec
 
 FORMAT_VERSION = 1
 """Version of the file format; files of this version open in later ones."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 Kind = Literal["run", "turn", "lm_call", "code", "batch", "slot", "tool", "pause"]
 """``run`` > ``turn`` > ``lm_call`` and ``code``; ``code`` > ``batch`` > ``slot``, single sub-calls
@@ -51,10 +53,10 @@ END_STATES: frozenset[str] = frozenset(
 class SpanStarted(msgspec.Struct, frozen=True, tag_field="e", tag="start"):
     """A span was submitted. It runs at once, unless ``state`` is ``waiting``."""
 
-    t: int
+    t: Count
     """Time in ns since the trace began (monotonic)."""
-    id: int
-    parent: int | None
+    id: Count
+    parent: Count | None
     kind: str
     state: Literal["waiting", "running"]
     attrs: dict[str, Any]
@@ -64,8 +66,8 @@ class SpanStarted(msgspec.Struct, frozen=True, tag_field="e", tag="start"):
 class SpanUpdated(msgspec.Struct, frozen=True, tag_field="e", tag="update", omit_defaults=True):
     """A span got new attributes; ``state="running"`` marks the moment it left its queue."""
 
-    t: int
-    id: int
+    t: Count
+    id: Count
     attrs: dict[str, Any]
     state: str | None = None
 
@@ -74,8 +76,8 @@ class SpanUpdated(msgspec.Struct, frozen=True, tag_field="e", tag="update", omit
 class SpanText(msgspec.Struct, frozen=True, tag_field="e", tag="more"):
     """More of a response that is streamed; the end of the span gives it whole."""
 
-    t: int
-    id: int
+    t: Count
+    id: Count
     attrs: dict[str, Any]
     """``text``: what is to be added."""
 
@@ -84,8 +86,8 @@ class SpanText(msgspec.Struct, frozen=True, tag_field="e", tag="more"):
 class SpanEnded(msgspec.Struct, frozen=True, tag_field="e", tag="end"):
     """A span ended in one of the end states."""
 
-    t: int
-    id: int
+    t: Count
+    id: Count
     state: str
     attrs: dict[str, Any]
 
@@ -94,10 +96,10 @@ class SpanEnded(msgspec.Struct, frozen=True, tag_field="e", tag="end"):
 class SpansReopened(msgspec.Struct, frozen=True, tag_field="e", tag="reopen"):
     """A run that had stopped goes on: these spans are open again. Its time stood still meanwhile."""
 
-    t: int
-    id: int
+    t: Count
+    id: Count
     """The root run."""
-    ids: list[int]
+    ids: list[Count]
     """All of them: runs, turns, blocks and batches go on, LM calls are waiting to be asked again."""
     attrs: dict[str, Any]
     """``at``: wall-clock time, ISO 8601; ``settings`` that were changed."""

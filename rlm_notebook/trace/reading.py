@@ -100,15 +100,18 @@ class StoredTexts:
             found = self._texts[digest] = record.text
         return found
 
-    def resolved(self, value: Any) -> Any:
-        """The value with every reference to a text replaced by the text."""
+    def resolved(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """The attributes with every reference to a text replaced by the text."""
+        return {name: self._resolved(value) for name, value in attrs.items()}
+
+    def _resolved(self, value: Any) -> Any:
         if isinstance(value, dict):
             digest = value.get("$text")
-            if isinstance(digest, str):
+            if isinstance(digest, str) and "chars" in value:
                 return self.text(digest)
-            return {name: self.resolved(each) for name, each in value.items()}
+            return self.resolved(value)
         if isinstance(value, list):
-            return [self.resolved(each) for each in value]
+            return [self._resolved(each) for each in value]
         return value
 
 

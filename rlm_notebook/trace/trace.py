@@ -14,7 +14,9 @@ from rlm_notebook.trace.tree import Span, Tree
 if TYPE_CHECKING:
     import pandas
 
+    from rlm_notebook.lm.protocol import LM
     from rlm_notebook.replay import Replay
+    from rlm_notebook.result import Result
     from rlm_notebook.trace.compare import Comparison
     from rlm_notebook.trace.reading import StoredEvents
 
@@ -233,6 +235,99 @@ class Trace:
         from rlm_notebook.replay import replay
 
         return replay(self, context=context, tools=tools, path=path, repl=repl)
+
+    def resume(
+        self,
+        *,
+        model: str | LM | None = None,
+        sub_model: str | LM | None = None,
+        tools: Any = None,
+        context: Any = ...,
+        **changes: Any,
+    ) -> Result:
+        """Go on with a run that was stopped, crashed or failed, in the same file.
+
+        What is recorded is not asked again; calls that were in flight are. In async code:
+        ``await rlm_notebook.resume.aresume(trace, ...)``, with the same parameters.
+
+        Parameters
+        ----------
+        model, sub_model
+            If others are to be asked from now on; or the run's own model objects.
+        tools
+            Functions of yours that the run could call.
+        context
+            What the run was asked about; default: what was kept beside the trace.
+        **changes
+            Settings that differ, for instance ``timeout=None``.
+
+        Raises
+        ------
+        UsageError
+            The run has ended by itself; or something is missing, which it names.
+        ContextError
+            The context was not kept, or is another one.
+        TraceError
+            The file is being written by a run that goes on.
+        RunError
+            The run failed again.
+        """
+        from rlm_notebook.handler import blocking
+        from rlm_notebook.resume import aresume
+
+        work = aresume(
+            self, model=model, sub_model=sub_model, tools=tools, context=context, **changes
+        )
+        return blocking(work, "await aresume()")
+
+    def fork(
+        self,
+        *,
+        turn: int | None = None,
+        slot: str | None = None,
+        span: int | None = None,
+        code: str | None = None,
+        response: str | None = None,
+        prompt: str | None = None,
+        model: str | LM | None = None,
+        **options: Any,
+    ) -> Result:
+        """A run of its own that does the same up to a place, and is live from there on.
+
+        ``trace.fork(turn=3, code="print(len(context))")``. In async code:
+        ``await rlm_notebook.resume.afork(trace, ...)``, with the same parameters.
+
+        Parameters
+        ----------
+        turn, slot, span
+            The place: a turn, from 1, and perhaps a slot of it (``"1.17"``: batch from 1, slot
+            from 0); or any span, by its id.
+        code, response
+            What stands for the code of the turn or block, or for the answer of the model there.
+        prompt
+            A text that the model is told besides; of a slot or a single sub-call: its prompt.
+        model
+            Who is asked from there on; of a slot or a single sub-call: of it alone.
+        **options
+            ``sub_model``, ``tools``, ``context`` as in :meth:`resume`; ``path`` of the new
+            trace; and settings that differ.
+
+        Raises
+        ------
+        UsageError, ContextError, RunError
+            As in :meth:`resume`; or nothing can be changed in this way there.
+        """
+        from rlm_notebook.handler import blocking
+        from rlm_notebook.resume import afork
+
+        place: dict[str, Any] = {"turn": turn, "slot": slot, "span": span}
+        edit: dict[str, Any] = {
+            "code": code,
+            "response": response,
+            "prompt": prompt,
+            "model": model,
+        }
+        return blocking(afork(self, **place, **edit, **options), "await afork()")
 
     def to_text(self, *, color: bool = False) -> str:
         """The tree as text, as a terminal shows it."""

@@ -23,10 +23,13 @@ from rlm_notebook.trace.events import (
     SpanText,
     SpanUpdated,
 )
+from rlm_notebook.trace.jsonl import text_of
 
 NS = 1e-9
 CALL_KINDS = ("lm_call", "slot")
 _NUMBER = (int, float)  # made once: this is asked a million times
+_LARGEST = 1 << 62
+"""Larger numbers in a file are not taken for counts and times."""
 _NUMBERED = ("turn", "code", "slot")
 _OF_THE_END = (
     *("answer", "partial", "outcome", "stopped_by", "error", "usage", "response", "finish_reason"),
@@ -38,8 +41,8 @@ _OF_THE_END = (
 class Texts(Protocol):
     """Where the long texts of a loaded trace are read from."""
 
-    def resolved(self, value: Any) -> Any:
-        """The value with every reference to a text replaced by the text."""
+    def resolved(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """The attributes with every reference to a text replaced by the text."""
 
 
 class Span(msgspec.Struct, eq=False):
@@ -120,8 +123,7 @@ class Span(msgspec.Struct, eq=False):
     @property
     def size(self) -> int:
         """Number of prompts of a batch; 0 if it has none, or if the file says no number."""
-        size = self.held.get("size")
-        return size if isinstance(size, int) else 0
+        return whole(self.held.get("size")) or 0
 
     @property
     def place(self) -> str:
@@ -144,16 +146,14 @@ class Span(msgspec.Struct, eq=False):
     def code(self) -> str | None:
         """Code of a ``code`` span; of a ``turn``, its blocks joined."""
         if self.kind == "turn":
-            blocks = [
-                child.attrs.get("code", "") for child in self.children if child.kind == "code"
-            ]
+            blocks = [child.code or "" for child in self.children if child.kind == "code"]
             return "\n\n".join(blocks) if blocks else None
-        return self.attrs.get("code")
+        return self._text("code")
 
     @property
     def prompt(self) -> str | None:
         """Prompt of a slot or a single sub-call."""
-        return self.attrs.get("prompt")
+        return self._text("prompt")
 
     @property
     def response(self) -> str | None:
@@ -162,7 +162,11 @@ class Span(msgspec.Struct, eq=False):
             for child in self.children:
                 if child.kind == "lm_call":
                     return child.response
-        return self.attrs.get("response")
+        return self._text("response")
+
+    def _text(self, name: str) -> str | None:
+        value = self.attrs.get(name)
+        return value if value is None else text_of(value)
 
     @property
     def edited(self) -> dict[str, Any]:
@@ -199,8 +203,8 @@ class Span(msgspec.Struct, eq=False):
     @property
     def time_to_first_token(self) -> float | None:
         """Streamed calls: seconds from the start of the (last) attempt to the first text."""
-        first, started = self.attrs.get("first_token"), self.started
-        if not isinstance(first, int) or started is None:
+        first, started = whole(self.held.get("first_token")), self.started
+        if first is None or started is None:
             return None
         if self.attempts:
             started = self.attempts[-1].get("started", started)
@@ -209,8 +213,8 @@ class Span(msgspec.Struct, eq=False):
     @property
     def tokens_per_second(self) -> float | None:
         """Streamed calls: output tokens per second from the first text to the end."""
-        first, tokens = self.attrs.get("first_token"), self.usage.output_tokens
-        if not isinstance(first, int) or self.ended is None or not tokens or self.ended <= first:
+        first, tokens = whole(self.held.get("first_token")), self.usage.output_tokens
+        if first is None or self.ended is None or not tokens or self.ended <= first:
             return None
         return tokens / ((self.ended - first) * NS)
 
@@ -233,19 +237,23 @@ class Span(msgspec.Struct, eq=False):
             stack.extend(reversed(span.children))
 
 
+def whole(value: Any) -> int | None:
+    """A whole number out of an event; None for anything else."""
+    return value if type(value) is int and -_LARGEST < value < _LARGEST else None
+
+
 def usage_from(value: Any) -> Usage:
     """Usage out of the attribute of an event; anything unusable counts as not reported."""
     if not isinstance(value, dict):
         return Usage(complete=False)
     get = value.get
-    tokens_in, tokens_out = get("input_tokens"), get("output_tokens")
-    cached, cost = get("cached_tokens"), get("cost")
+    cost = get("cost")
     return Usage(
-        tokens_in if isinstance(tokens_in, int) else None,
-        tokens_out if isinstance(tokens_out, int) else None,
-        float(cost) if isinstance(cost, _NUMBER) else None,
+        whole(get("input_tokens")),
+        whole(get("output_tokens")),
+        float(cost) if isinstance(cost, _NUMBER) and -_LARGEST < cost < _LARGEST else None,
         bool(get("complete", True)),
-        cached if isinstance(cached, int) else None,
+        whole(get("cached_tokens")),
         bool(get("estimated", False)),
     )
 
@@ -336,9 +344,7 @@ class Tree:
         if event.id in self.spans:
             return None
         parent = self.spans.get(event.parent) if event.parent is not None else None
-        held, kind, index = dict(event.attrs), event.kind, event.attrs.get("index")
-        if not isinstance(index, int):
-            index = None
+        held, kind, index = dict(event.attrs), event.kind, whole(event.attrs.get("index"))
         counts = kind in CALL_KINDS and not held.get("child")
         span = Span(event.id, kind, parent, event.t, event.state, held, index, counts)
         self.spans[event.id] = span
@@ -419,8 +425,8 @@ def _index(span: Span) -> int:
 
 def _sound(attempt: Any) -> bool:
     """Whether the times of an attempt are numbers: a trace may come from a stranger."""
-    return (
-        isinstance(attempt, dict)
-        and all(isinstance(attempt.get(name, 0), int | float) for name in ("started", "ended"))
-        and isinstance(attempt.get("wait", 0.0), int | float | None)
-    )
+    if not isinstance(attempt, dict):
+        return False
+    wait = attempt.get("wait")
+    times = [attempt.get("started", 0), attempt.get("ended", 0), 0 if wait is None else wait]
+    return all(isinstance(each, _NUMBER) and -_LARGEST < each < _LARGEST for each in times)

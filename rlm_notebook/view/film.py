@@ -7,6 +7,7 @@ from bisect import bisect_right
 from typing import Any
 
 from rlm_notebook.trace.trace import Trace
+from rlm_notebook.view.forking import OnFork
 from rlm_notebook.view.widget import LiveView
 
 
@@ -16,8 +17,10 @@ class FilmView(LiveView):
     It begins with the whole run. The tree at a time is the fold of the events up to it.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        super().__init__(trace, now=self._time, on_stop=lambda: None, warnings=trace.notes)
+    def __init__(self, trace: Trace, on_fork: OnFork | None = None) -> None:
+        super().__init__(
+            trace, now=self._time, on_stop=lambda: None, warnings=trace.notes, on_fork=on_fork
+        )
         self._whole = trace
         self._times = [event.t for event in trace.events]
         self._position = len(self._times)

@@ -9,7 +9,7 @@ import msgspec
 from rlm_notebook.repl.output import shown
 from rlm_notebook.trace.events import PAUSES
 from rlm_notebook.trace.jsonl import clean, text_of
-from rlm_notebook.trace.tree import Span, Tree
+from rlm_notebook.trace.tree import Span, Tree, whole
 
 DETAIL = 160
 """Characters of a row's preview."""
@@ -100,7 +100,7 @@ class Field(msgspec.Struct, frozen=True):
 
 def row(span: Span) -> Row:
     """The row of a span as it stands now."""
-    usage = span.attrs.get("usage") if isinstance(span.attrs.get("usage"), dict) else {}
+    usage = span.usage
     approximate = span.approximate_latency
     return Row(
         id=span.id,
@@ -115,14 +115,14 @@ def row(span: Span) -> Row:
         ended=_ms(span.ended) if span.ended is not None else None,
         index=span.index,
         size=span.size if "size" in span.attrs else None,
-        limit=_int(span.attrs.get("limit")),
+        limit=whole(span.attrs.get("limit")),
         approximate=round(approximate * 1e3, 3) if approximate is not None else None,
-        tokens_in=_int(usage.get("input_tokens")) if usage else None,
-        tokens_out=_int(usage.get("output_tokens")) if usage else None,
+        tokens_in=usage.input_tokens,
+        tokens_out=usage.output_tokens,
         model=one_line(span.attrs.get("model"), 80),
         outcome=str(span.attrs.get("outcome") or ""),
         pieces=pieces(span),
-        first=_ms(first) if (first := _int(span.attrs.get("first_token"))) is not None else None,
+        first=_ms(first) if (first := whole(span.attrs.get("first_token"))) is not None else None,
         chars=len(response) if span.open and (response := _response(span)) else None,
     )
 
@@ -346,7 +346,3 @@ def _answer(root: Span) -> Any:
 
 def _ms(ns: int) -> float:
     return round(ns * MS, 3)
-
-
-def _int(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

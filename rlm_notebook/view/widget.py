@@ -2,13 +2,15 @@
 
 The data stays in Python. Messages to the browser: ``rows`` (what changed, numbered), ``snapshot``
 (all of it, in parts), ``fields`` and ``text`` (answers). From the browser: ``snapshot``,
-``fields``, ``text``, ``stop``, ``pause``, ``gate`` (what can be edited there) and ``decide``. A
+``fields``, ``text``, ``stop``, ``pause``, ``gate`` (what can be edited there), ``decide``,
+``forkable`` (what can be changed in a fork there) and ``fork``. A
 hole in the numbers makes the browser ask for a snapshot, since the server drops messages above
 its rate limit.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import uuid
 from collections import deque
@@ -18,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlm_notebook.errors import UsageError
+from rlm_notebook.errors import RLMError, UsageError
 from rlm_notebook.trace.events import Event, SpansReopened
+from rlm_notebook.view.forking import OnFork, forkable
 from rlm_notebook.view.rows import Field, fields, row, summary
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ class LiveView:
         Shown in the header; read at each flush.
     gates
         Where the run stops for the user.
+    on_fork
+        Begins a fork that the user wants; None if there can be none.
     """
 
     def __init__(
@@ -61,8 +66,11 @@ class LiveView:
         on_stop: Callable[[], None],
         warnings: list[str],
         gates: Gates | None = None,
+        on_fork: OnFork | None = None,
     ) -> None:
         self._gates = gates
+        self._on_fork = on_fork
+        self._forking: set[asyncio.Task[None]] = set()
         self._trace = trace
         self._now = now
         self._on_stop = on_stop
@@ -133,6 +141,7 @@ class LiveView:
                 "rows": [msgspec.json.decode(row) for row in rows],
                 "summary": msgspec.to_builtins(header),
                 "ended": self._ended,
+                "forks": self._on_fork is not None,
                 **self._standing(),
                 **more,
             }
@@ -147,6 +156,8 @@ class LiveView:
             self._on_stop()
         elif kind in ("pause", "gate", "decide"):
             self._at_gate(kind, content)
+        elif kind in ("forkable", "fork"):
+            self._at_fork(kind, content)
         elif kind == "snapshot":
             self._send_snapshot()
         elif kind in ("fields", "text"):
@@ -176,21 +187,36 @@ class LiveView:
                         "id": number,
                         "words": gate.words,
                         "actions": gate.actions,
-                        "texts": {
-                            name: text
-                            for name, text in gate.editable.items()
-                            if len(text) <= EDITABLE
-                        },
+                        "texts": _short(gate.editable),
                     }
                 )
         elif isinstance(number, int):
-            edits = content.get("edits")
-            texts = edits if isinstance(edits, dict) else {}
-            edits = {name: text for name, text in texts.items() if isinstance(text, str)}
             try:
-                gates.decide(number, str(content.get("action")), edits)
+                gates.decide(number, str(content.get("action")), _edits(content))
             except UsageError as error:
                 self.widget.send({"type": "refused", "id": number, "message": str(error)})
+
+    def _at_fork(self, kind: str, content: dict[str, Any]) -> None:
+        number, on_fork = content.get("id"), self._on_fork
+        span = self._trace.tree.spans.get(number) if isinstance(number, int) else None
+        if span is None or on_fork is None:
+            return
+        if kind == "forkable":
+            texts = forkable(span)
+            if texts is not None:
+                self.widget.send({"type": "forkable", "id": number, "texts": _short(texts)})
+            return
+        task = asyncio.get_running_loop().create_task(self._fork(on_fork, span, _edits(content)))
+        self._forking.add(task)
+        task.add_done_callback(self._forking.discard)
+
+    async def _fork(self, on_fork: OnFork, span: Span, edits: dict[str, str]) -> None:
+        try:
+            words = await on_fork(self._trace, span, edits)
+        except (RLMError, OSError) as error:
+            self.widget.send({"type": "refused", "id": span.id, "message": str(error)})
+        else:
+            self.widget.send({"type": "forked", "id": span.id, "message": words})
 
     def _send_snapshot(self) -> None:
         with self._lock:
@@ -216,6 +242,17 @@ class LiveView:
                 text = field.text[offset : offset + PART]
                 answer = {"type": "text", "id": number, "name": name, "offset": offset}
                 self.widget.send({**answer, "text": text, "chars": len(field.text)})
+
+
+def _short(texts: dict[str, str]) -> dict[str, str]:
+    """What is not too long to be edited in the browser."""
+    return {name: text for name, text in texts.items() if len(text) <= EDITABLE}
+
+
+def _edits(content: dict[str, Any]) -> dict[str, str]:
+    edits = content.get("edits")
+    texts = edits if isinstance(edits, dict) else {}
+    return {str(name): text for name, text in texts.items() if isinstance(text, str)}
 
 
 def _shown(field: Field, head: int) -> dict[str, Any]:

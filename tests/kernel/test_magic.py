@@ -383,7 +383,7 @@ def test_a_stopped_run_is_resumed_in_its_file(kernel: Kernel) -> None:
     [
         ("%rlm_replay nope.rlm.jsonl", "cannot read the trace nope.rlm.jsonl"),
         ("%rlm_resume", "the following arguments are required: RUN"),
-        ("%rlm_fork result", "say where, with --turn N"),
+        ("%rlm_fork result", "give a turn"),
         ("%rlm_fork result --turn 99", "the turns of this run are 1 to 1"),
         ("%rlm_fork result --turn 1 --slot x", "give BATCH.SLOT"),
         ("%rlm_fork result --span 9999", "this trace has no span 9999"),
