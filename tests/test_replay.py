@@ -15,7 +15,7 @@ from rlm_notebook import RLM, Result, Session, Trace
 from rlm_notebook.errors import ContextError, LMError, RLMError, RunError, TraceError, UsageError
 from rlm_notebook.forks import Edit
 from rlm_notebook.lm.protocol import Request, Response
-from rlm_notebook.resume import prepare_fork, prepare_resume
+from rlm_notebook.resume import afork, prepare_fork, prepare_resume
 from rlm_notebook.settings import Settings
 from rlm_notebook.trace.jsonl import JsonlWriter
 from tests.fakes import FakeLM, answering, block
@@ -457,3 +457,67 @@ async def test_what_cannot_be_forked_says_so() -> None:
     ):
         with pytest.raises(RLMError, match=says):
             await fork(parent, span, Scripted(), **edit)
+
+
+def test_a_trace_resumes_and_forks_itself_with_the_models_that_are_given(tmp_path: Path) -> None:
+    whole = run(Scripted())
+    lines = path_of(whole).read_bytes().split(b"\n")
+    part = tmp_path / "part.rlm.jsonl"
+    part.write_bytes(b"\n".join(lines[: len(lines) // 2]) + b"\n")
+    lm = Scripted()
+    result = Trace.load(part).resume(model=lm, context="whole text")
+    assert result.answer == ANSWER
+    assert 0 < len(lm.asked) < len(whole.trace.slots) + 8
+    with pytest.raises(UsageError, match="nothing to resume; fork it"):
+        Trace.load(part).resume(model=lm)
+    forked = whole.trace.fork(turn=3, code="answer = {'content': 'other', 'ready': True}", model=lm)
+    assert forked.answer == "other"
+    assert forked.trace.header.parent["place"] == "turn 3"
+    assert forked.trace.header.parent["edited"] == ["code", "model"]
+    again = forked.trace.fork(turn=1, slot="1.3", response="mine", model=Scripted())
+    assert again.answer == ["mine", ["LEFT", "RIGHT"]]
+    assert again.trace.header.parent["run"] == forked.trace.header.run
+
+
+async def test_a_slot_can_be_asked_of_a_model_object_of_ones_own() -> None:
+    whole = await RLM(Scripted()).acompletion("whole text", "what?")
+    other = FakeLM(name="fake/other", leaf=lambda prompt: f"other {prompt}")
+    found = await afork(whole.trace, turn=1, slot="1.3", model=other, models=[Scripted()])
+    assert found.answer == ["other 3 whole", ["LEFT", "RIGHT"]]
+    assert other.subs == ["3 whole"]
+
+
+def test_a_function_that_the_run_could_call_has_to_be_given() -> None:
+    result = RLM(FakeLM(block("print(twice(4))"), answering("twice(5)")), tools=[twice]).completion(
+        "x", "q"
+    )
+    lm = FakeLM(answering("twice(7)"))
+    with pytest.raises(UsageError, match=r"the run could call twice: give .* tools="):
+        result.trace.fork(turn=2, model=lm)
+    assert result.trace.fork(turn=2, model=lm, tools=[twice]).answer == 14
+
+
+def twice(n: int) -> int:
+    """Double a number."""
+    return 2 * n
+
+
+@pytest.mark.parametrize(
+    ("place", "edit", "says"),
+    [
+        ({}, {}, "say where to fork"),
+        ({"turn": 1, "span": 3}, {}, "say where to fork"),
+        ({"turn": 0}, {}, "turn 0: the turns of this run are 1 to 3"),
+        ({"turn": 1, "slot": "0.1"}, {}, "give BATCH.SLOT"),
+        ({"turn": 1, "slot": "1.99"}, {}, "give BATCH.SLOT"),
+        ({"turn": 1, "slot": "1.1"}, {"code": "x"}, "has no code to change"),
+        ({"turn": 1}, {"code": "x", "response": "y"}, "not both"),
+        ({"span": 1}, {}, "a run is forked at one of its turns"),
+    ],
+)
+def test_a_place_or_a_change_that_is_not_right_is_refused(
+    place: dict[str, Any], edit: dict[str, Any], says: str
+) -> None:
+    trace = run(Scripted()).trace
+    with pytest.raises(UsageError, match=says):
+        trace.fork(**place, **edit)

@@ -9,7 +9,8 @@ import msgspec
 from rlm_notebook.repl.output import shown
 from rlm_notebook.trace.events import PAUSES
 from rlm_notebook.trace.jsonl import clean, text_of
-from rlm_notebook.trace.tree import Span, Tree, whole
+from rlm_notebook.trace.trace import Trace
+from rlm_notebook.trace.tree import Span, whole
 
 DETAIL = 160
 """Characters of a row's preview."""
@@ -87,6 +88,8 @@ class Summary(msgspec.Struct, frozen=True):
     answer: str
     """One line."""
     warnings: list[str]
+    origin: str
+    """Of a fork: where it comes from."""
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -146,7 +149,7 @@ def pieces(span: Span) -> list[Piece]:
     return found
 
 
-def summary(tree: Tree, now: int, warnings: list[str]) -> Summary:
+def summary(trace: Trace, now: int, warnings: list[str]) -> Summary:
     """The header line of a trace.
 
     Parameters
@@ -154,8 +157,7 @@ def summary(tree: Tree, now: int, warnings: list[str]) -> Summary:
     now
         ns since the trace began; the elapsed time of a run that goes on.
     """
-    root = tree.roots[0] if tree.roots else None
-    totals = tree.totals
+    root, totals = trace.root, trace.tree.totals
     end = root.ended if root is not None and root.ended is not None else now
     return Summary(
         state=root.state if root is not None else "waiting",
@@ -173,6 +175,21 @@ def summary(tree: Tree, now: int, warnings: list[str]) -> Summary:
         usage_complete=totals.usage_complete,
         answer=one_line(_answer(root), ERROR) if root is not None else "",
         warnings=[one_line(warning, ERROR) for warning in warnings],
+        origin=origin(trace),
+    )
+
+
+def origin(trace: Trace) -> str:
+    """Of a fork: of what, where, and what was changed there. One line; '' for other runs."""
+    parent = trace.header.parent
+    if not parent.get("place"):
+        return ""
+    edited = parent.get("edited")
+    changed = (
+        f"; {', '.join(map(str, edited))} changed" if edited and isinstance(edited, list) else ""
+    )
+    return one_line(
+        f"fork of {parent.get('trace') or 'a run'} at {parent['place']}{changed}", ERROR
     )
 
 

@@ -15,7 +15,7 @@ from rlm_notebook.trace.jsonl import clean, text_of
 from rlm_notebook.trace.trace import Trace
 from rlm_notebook.trace.tree import NS, Span
 from rlm_notebook.view.excerpt import NOT_GOOD, excerpt
-from rlm_notebook.view.rows import MS, Field, fields, label, one_line, row
+from rlm_notebook.view.rows import MS, Field, fields, label, one_line, origin, row
 from rlm_notebook.view.rows import pieces as pieces_of
 from rlm_notebook.view.words import APPROXIMATE, batch_words, seconds, state_words, totals
 
@@ -72,6 +72,9 @@ class _Writer:
         parts = [
             f'<div style="font-weight:bold">{_escaped(one_line(totals(self._trace), 300))}</div>'
         ]
+        if origin(self._trace):
+            parts.append(_note(origin(self._trace), 0))
+        parts += [_note(one_line(note, 300), 0) for note in self._trace.notes]
         if self._left_out:
             words = "This saved tree leaves parts out, where it says so; the trace has all of it."
             parts.append(_note(words, 0))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from rlm_notebook.trace.trace import Trace
 from rlm_notebook.trace.tree import Span
 from rlm_notebook.view.excerpt import NOT_GOOD, excerpt
-from rlm_notebook.view.rows import ERROR, label, one_line, row
+from rlm_notebook.view.rows import ERROR, label, one_line, origin, row
 from rlm_notebook.view.words import batch_words, state_words, times, totals
 
 WIDTH = 100
@@ -34,6 +34,8 @@ def render_text(trace: Trace, *, color: bool = False) -> str:
         Colour the states with ANSI escapes. Those of model text never get through.
     """
     lines = [one_line(totals(trace), 3 * WIDTH)]
+    lines += [origin(trace)] if origin(trace) else []
+    lines += [f"note: {one_line(note, 3 * WIDTH)}" for note in trace.notes]
     for root in trace.tree.roots:
         for line in _branch(root, "", "", color):
             if len(lines) > MOST_LINES:

@@ -133,7 +133,7 @@ class LiveView:
 
     def _send(self, kind: str, rows: list[bytes], **more: Any) -> None:
         self._sequence += 1
-        header = summary(self._trace.tree, self._now(), self._warnings)
+        header = summary(self._trace, self._now(), self._warnings)
         self.widget.send(
             {
                 "type": kind,

@@ -77,7 +77,7 @@ def batch_words(span: Span) -> str:
 def totals(trace: Trace) -> str:
     """Outcome, duration, calls, errors, tokens and cost on one line."""
     now = trace.tree.time
-    found = summary(trace.tree, now, [])
+    found = summary(trace, now, [])
     root = trace.root
     if root is None:
         return "the run has not begun"

@@ -30,9 +30,12 @@ CELL = "%%rlm --context text --model walk --out r {}\nWhat is found?"
 SLOT = '.rlm-row[data-kind="slot"]'
 
 
-def test_a_run_is_stepped_and_edited_in_the_view(lab: Lab, page: Page, shots: Path) -> None:
+@pytest.mark.parametrize("app", ["lab", "notebook"])
+def test_a_run_is_stepped_and_edited_in_the_view(
+    lab: Lab, page: Page, shots: Path, app: str
+) -> None:
     lab.write("steps.ipynb", [WALK, CELL.format("--step"), "print(r.answer)"])
-    notebook = Notebook(page, lab, "steps.ipynb")
+    notebook = Notebook(page, lab, "steps.ipynb", app=app)
     notebook.run_all()
     gate = page.locator(".rlm-gate")
     expect(gate).to_contain_text("turn 1: before the LM call", timeout=60_000)
@@ -42,7 +45,7 @@ def test_a_run_is_stepped_and_edited_in_the_view(lab: Lab, page: Page, shots: Pa
     expect(code).to_have_value(
         "found = llm_query_batched([f'ask {n}' for n in range(6)])\nprint(found)"
     )
-    page.screenshot(path=shots / "gate.png")
+    page.screenshot(path=shots / f"gate-{app}.png")
     code.press("Control+Enter")  # by keyboard
     prompts = gate.locator('textarea[data-name="prompts"]')
     prompts.fill('["one"]')
@@ -93,3 +96,64 @@ def test_pause_stops_a_run_that_goes_on(lab: Lab, page: Page) -> None:
     page.locator('.rlm-gate button[data-action="run"]').click()
     notebook.wait_for_end(2)
     expect(page.locator(".rlm-answer")).to_contain_text("48213")
+
+
+CHILDREN = """\
+%load_ext rlm_notebook
+from tests.fakes import FakeLM, answering, block
+child = answering("context.upper()")
+lm = FakeLM(block("deep = rlm_query('left')"), child, answering("deep"))
+text = "some text" """
+
+
+def test_a_child_run_is_stepped_too(lab: Lab, page: Page, shots: Path) -> None:
+    ask = CELL.replace("walk", "lm").format("--break \"depth == 1 and 'upper' in code\"")
+    lab.write("child.ipynb", [CHILDREN, ask, "print(r.answer)"])
+    notebook = Notebook(page, lab, "child.ipynb")
+    notebook.run_all()
+    gate = page.locator(".rlm-gate")
+    code = gate.locator('textarea[data-name="code"]')
+    expect(gate).to_contain_text("before the code", timeout=60_000)
+    page.screenshot(path=shots / "child.png")
+    code.fill("answer['content'], answer['ready'] = 'by hand', True")
+    gate.locator('button[data-action="run"]').click()
+    notebook.wait_for_end(2)
+    expect(page.locator(".rlm-answer")).to_contain_text("by hand")
+
+
+def test_a_run_is_forked_from_its_view_and_the_fork_again(
+    lab: Lab, page: Page, shots: Path
+) -> None:
+    path = lab.write("fork.ipynb", [WALK, CELL.format(""), "print('end')"])
+    notebook = Notebook(page, lab, "fork.ipynb")
+    notebook.run_all()
+    notebook.wait_for_end(2)
+    views = notebook.cell(1).locator(".rlm-view")
+    first, second, third = (views.nth(number) for number in range(3))
+    first.locator(SLOT).nth(1).click()
+    first.locator(".rlm-fork-button").click()
+    prompt = first.locator('.rlm-fork textarea[data-name="prompt"]')
+    expect(prompt).to_have_value("ask 1")
+    prompt.fill("other words")
+    prompt.press("Control+Enter")
+    expect(first.locator(".rlm-fork-done")).to_contain_text("run 1 begins below")
+    expect(second.locator(".rlm-answer")).to_contain_text("OTHER WORDS")
+    expect(second.locator(".rlm-origin")).to_contain_text("slot 1; prompt changed")
+    expect(first.locator(".rlm-answer")).to_contain_text("ASK 1")
+    second.locator('.rlm-row[data-kind="turn"]').last.click()
+    second.locator(".rlm-fork-button").click()
+    code = second.locator('.rlm-fork textarea[data-name="code"]')
+    code.fill("answer = {'content': found[0] + ' again', 'ready': True}")
+    second.get_by_role("button", name="Fork the run here").click()
+    expect(third.locator(".rlm-answer")).to_contain_text("ASK 0 again")
+    expect(third.locator(".rlm-origin")).to_contain_text("at turn 2; code changed")
+    third.scroll_into_view_if_needed()
+    page.screenshot(path=shots / "forks.png")
+    notebook.save()
+    saved = path.read_text(encoding="utf-8")
+    assert "OTHER WORDS" in saved
+    assert "ASK 0 again" in saved
+    assert "application/vnd.jupyter.widget-view+json" not in saved
+    page.locator(".jp-Notebook").press("Escape")
+    notebook.run_all()  # the cell shows one run again
+    expect(views).to_have_count(1, timeout=30_000)

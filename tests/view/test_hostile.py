@@ -52,7 +52,7 @@ def looked_at(trace: Trace) -> None:
         repr(span)
         _ = (span.code, span.prompt, span.response, span.tokens_per_second, span.usage)
         _ = (span.time_to_first_token, span.back_off, span.requeue_wait, span.approximate_latency)
-    summary(trace.tree, trace.tree.time, [])
+    summary(trace, trace.tree.time, [])
     trace.to_text()
     trace.to_html()
     repr(trace)

@@ -144,7 +144,7 @@ def test_lone_surrogates_do_not_reach_the_browser() -> None:
 
 
 def test_the_summary_of_a_finished_run_ends_with_it() -> None:
-    found = summary(realistic().tree, 99_999 * MS, ["a\nwarning"])
+    found = summary(realistic(), 99_999 * MS, ["a\nwarning"])
     assert (found.state, found.outcome) == ("ok", "answered")
     assert found.elapsed == pytest.approx(6_605)
     assert (found.calls, found.errors, found.in_flight, found.waiting) == (24, 2, 0, 0)
@@ -155,18 +155,18 @@ def test_the_summary_of_a_finished_run_ends_with_it() -> None:
 
 
 def test_the_summary_of_a_stopped_run_says_by_what() -> None:
-    found = summary(realistic(cancelled=True).tree, 0, [])
+    found = summary(realistic(cancelled=True), 0, [])
     assert (found.state, found.outcome, found.stopped_by) == ("cancelled", "stopped", "interrupt")
 
 
 def test_the_summary_of_a_run_that_goes_on_takes_its_time_from_the_clock() -> None:
-    found = summary(sample(running=True).tree, 5_000 * MS, [])
+    found = summary(sample(running=True), 5_000 * MS, [])
     assert (found.state, found.elapsed, found.in_flight) == ("running", 5_000, 1)
     assert not found.usage_complete
 
 
 def test_the_summary_of_an_empty_trace_is_that_of_a_run_that_waits() -> None:
-    found = summary(Recorder().trace.tree, 0, [])
+    found = summary(Recorder().trace, 0, [])
     assert (found.state, found.calls, found.answer) == ("waiting", 0, "")
 
 

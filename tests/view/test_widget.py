@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import msgspec
 import pytest
 
+from rlm_notebook.errors import UsageError
 from rlm_notebook.trace.recorder import Recorder
+from rlm_notebook.trace.trace import Trace
+from rlm_notebook.trace.tree import Span
 from rlm_notebook.view.rows import fields, row
 from rlm_notebook.view.widget import LiveView
 from tests.view.sample import Clock, sample
@@ -204,3 +208,41 @@ def test_a_row_is_one_line_and_its_fields_are_whole() -> None:
     names = [field.name for field in fields(code)]
     assert names == ["error", "code", "stdout", "stderr", "traceback"]
     assert next(f.text for f in fields(code) if f.name == "stdout").endswith("x" * 500)
+
+
+async def test_a_fork_is_begun_where_it_is_asked_for_and_its_refusal_is_told() -> None:
+    begun: list[tuple[str, dict[str, str]]] = []
+
+    async def on_fork(trace: Trace, span: Span, edits: dict[str, str]) -> str:
+        if "model" in edits:
+            raise UsageError("no such model")
+        begun.append((span.place, edits))
+        return "run 3 begins below"
+
+    trace = sample()
+    view = LiveView(trace, now=lambda: 0, on_stop=lambda: None, warnings=[], on_fork=on_fork)
+    messages: list[dict[str, Any]] = []
+    view.widget.send = messages.append
+
+    async def ask(**message: Any) -> dict[str, Any]:
+        messages.clear()
+        view._receive(None, message, [])
+        await asyncio.sleep(0.01)
+        return messages[-1]
+
+    turn, slot = trace.turns[0], trace.slots[0]
+    assert (await ask(type="snapshot"))["forks"] is True
+    can = await ask(type="forkable", id=slot.id)
+    assert can["texts"]["prompt"] == slot.prompt
+    assert set((await ask(type="forkable", id=turn.id))["texts"]) == {
+        *("code", "prompt", "response", "model")
+    }
+    done = await ask(type="fork", id=slot.id, edits={"prompt": "p", "code": 3})
+    assert done == {"type": "forked", "id": slot.id, "message": "run 3 begins below"}
+    assert begun == [(slot.place, {"prompt": "p"})]
+    refused = await ask(type="fork", id=turn.id, edits={"model": "x"})
+    assert refused == {"type": "refused", "id": turn.id, "message": "no such model"}
+    messages.clear()
+    view._receive(None, {"type": "forkable", "id": trace.batches[0].id}, [])
+    view._receive(None, {"type": "fork", "id": "x"}, [])
+    assert messages == []

@@ -442,3 +442,62 @@ describe("a film", () => {
     expect(el.querySelector<HTMLElement>(".rlm-film")?.hidden).toBe(true);
   });
 });
+
+describe("a fork", () => {
+  const asked = (type: string): Outgoing[] => model.sent.filter((message) => message.type === type);
+  const rows = [row(1, null, "run"), row(2, 1, "turn"), row(3, 2, "code"), row(4, 3, "batch"), row(5, 4, "slot")];
+  const select = (id: number): void => {
+    click(`.rlm-row[data-id="${id}"]`);
+    draw();
+  };
+  const shown = (selector: string): boolean => el.querySelector<HTMLElement>(selector)?.hidden === false;
+  const area = (name: string): HTMLTextAreaElement =>
+    el.querySelector<HTMLTextAreaElement>(`.rlm-fork textarea[data-name="${name}"]`)!;
+
+  test("is begun with what was changed, and says which run it is", () => {
+    model.receive(snapshot(1, rows, { forks: true, ended: true }));
+    draw();
+    select(2);
+    click(".rlm-fork-button");
+    expect(asked("forkable")).toEqual([{ type: "forkable", id: 2 }]);
+    model.receive({ type: "forkable", id: 2, texts: { code: "x = 1", prompt: "", response: "r", model: "m" } });
+    expect(shown(".rlm-fork")).toBe(true);
+    area("code").value = "x = 2";
+    const begin = el.querySelector<HTMLButtonElement>(".rlm-fork .rlm-gate-buttons button")!;
+    begin.click();
+    begin.click(); // a second click begins no second fork
+    expect(asked("fork")).toEqual([{ type: "fork", id: 2, edits: { code: "x = 2" } }]);
+    model.receive({ type: "refused", id: 2, message: "no such model" });
+    expect(el.querySelector(".rlm-fork .rlm-gate-problem")?.textContent).toBe("no such model");
+    expect(area("code").value).toBe("x = 2");
+    begin.click();
+    model.receive({ type: "forked", id: 2, message: "run 3 begins below" });
+    expect(el.querySelector(".rlm-fork-done")?.textContent).toBe("run 3 begins below");
+    expect(area("code")).toBeNull();
+  });
+
+  test("is possible at turns, blocks and calls, and closes when another row is shown", () => {
+    model.receive(snapshot(1, rows, { forks: true }));
+    draw();
+    for (const [id, can] of [[1, false], [2, true], [3, true], [4, false], [5, true]] as const) {
+      select(id);
+      expect(shown(".rlm-fork-button")).toBe(can);
+    }
+    click(".rlm-fork-button");
+    model.receive({ type: "forkable", id: 5, texts: { prompt: "p" } });
+    expect(shown(".rlm-fork")).toBe(true);
+    area("prompt").dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", ctrlKey: true, bubbles: true }));
+    expect(asked("fork")).toEqual([{ type: "fork", id: 5, edits: {} }]);
+    select(3);
+    expect(shown(".rlm-fork")).toBe(false);
+    model.receive({ type: "forked", id: 5, message: "late" });
+    expect(shown(".rlm-fork")).toBe(false);
+  });
+
+  test("cannot be begun where nobody would begin it", () => {
+    model.receive(snapshot(1, rows));
+    draw();
+    select(2);
+    expect(shown(".rlm-fork-button")).toBe(false);
+  });
+});

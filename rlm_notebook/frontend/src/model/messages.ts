@@ -50,6 +50,8 @@ export interface Summary {
   usage_complete: boolean;
   answer: string;
   warnings: string[];
+  /** Of a fork: where it comes from. */
+  origin: string;
 }
 
 /** A recorded run that is shown as a film. Times in ms. */
@@ -71,6 +73,8 @@ interface Changes {
   rows: Row[];
   summary: Summary;
   ended: boolean;
+  /** Whether the run can be forked from here. */
+  forks?: boolean;
 }
 
 export interface Field {
@@ -93,6 +97,8 @@ export interface Gate {
 export type Incoming =
   | Gate
   | { type: "refused"; id: number; message: string }
+  | { type: "forkable"; id: number; texts: Record<string, string> }
+  | { type: "forked"; id: number; message: string }
   | ({ type: "rows" } & Changes)
   | ({ type: "snapshot"; part: number; parts: number } & Changes)
   | { type: "fields"; id: number; fields: Field[] }
@@ -106,5 +112,7 @@ export type Outgoing =
   | { type: "pause" }
   | { type: "gate"; id: number }
   | { type: "decide"; id: number; action: string; edits: Record<string, string> }
+  | { type: "forkable"; id: number }
+  | { type: "fork"; id: number; edits: Record<string, string> }
   | { type: "seek"; t: number }
   | { type: "step"; by: number };

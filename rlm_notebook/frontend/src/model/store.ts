@@ -7,6 +7,7 @@ export class Store {
   summary: Summary | null = null;
   ended = false;
   film: Film | null = null;
+  forks = false;
   paused: readonly number[] = [];
   /** Whether the run stands still at its next gate; null if it has none. */
   pausing: boolean | null = null;
@@ -30,6 +31,7 @@ export class Store {
     this.summary = message.summary;
     this.ended = message.ended;
     this.film = message.film ?? null;
+    this.forks = message.forks ?? false;
     this.paused = message.paused ?? [];
     this.pausing = message.pausing ?? null;
     this.received = at;

@@ -3,6 +3,7 @@
 import type { Gate, Incoming, Outgoing } from "../model/messages";
 import type { Store } from "../model/store";
 import { element, setText } from "./dom";
+import { Editors } from "./editor";
 
 const ACTIONS: Record<string, [string, string]> = {
   go: ["Go on", "to the next stop (Ctrl+Enter)"],
@@ -18,27 +19,26 @@ const NAMES: Record<string, string> = {
   prompt: "prompt",
   prompts: "prompts of the batch, as JSON",
   response: "answer of the model",
+  "response, empty": "answer it yourself",
   model: "model",
 };
 const ASK_AGAIN = 2000;
-const MOST_LINES = 18;
 
 export class GateView {
   readonly root = element("div", "rlm-gate");
   private title = element("div", "rlm-gate-title");
   private problem = element("div", "rlm-gate-problem");
-  private editors = element("div", "rlm-editors");
+  private editors = new Editors(NAMES);
   private buttons = element("div", "rlm-gate-buttons");
   private shown: number | null = null;
   private wanted: number | null = null;
   private asked = -Infinity;
-  private texts: Record<string, string> = {};
 
   constructor(private store: Store, private send: (message: Outgoing) => void) {
     this.problem.setAttribute("role", "alert");
     this.root.setAttribute("role", "group");
     this.root.setAttribute("aria-label", "the run stands still");
-    this.root.append(this.title, this.editors, this.problem, this.buttons);
+    this.root.append(this.title, this.editors.root, this.problem, this.buttons);
     this.root.hidden = true;
     this.root.addEventListener("keydown", (event) => {
       event.stopPropagation(); // the notebook has keys of its own
@@ -74,11 +74,12 @@ export class GateView {
 
   private show(gate: Gate): void {
     this.shown = gate.id;
-    this.texts = gate.texts;
     const more = this.store.paused.length - 1;
     setText(this.title, `❚❚ paused at ${gate.words}${more > 0 ? ` (and at ${more} more)` : ""}`);
     setText(this.problem, "");
-    this.editors.replaceChildren(...Object.entries(gate.texts).map(([name, text]) => editor(name, text)));
+    // An answer of the user's own is folded away until it is wanted.
+    this.editors.show(gate.texts, (name, text) =>
+      name === "response" || name === "model" || (name === "prompt" && text.length >= 4000));
     this.buttons.replaceChildren(
       ...gate.actions.filter((action) => action !== "stop").map((action) => { // Stop is in the header
         const [text, title] = ACTIONS[action] ?? [action, ""];
@@ -98,32 +99,12 @@ export class GateView {
 
   private decide(action: string): void {
     if (this.shown === null) return;
-    const edits: Record<string, string> = {};
-    for (const area of this.editors.querySelectorAll("textarea")) {
-      const name = area.dataset.name ?? "";
-      if (area.value !== this.texts[name]) edits[name] = area.value;
-    }
     this.setDisabled(true);
     setText(this.problem, "");
-    this.send({ type: "decide", id: this.shown, action, edits });
+    this.send({ type: "decide", id: this.shown, action, edits: this.editors.edits() });
   }
 
   private setDisabled(disabled: boolean): void {
     for (const button of this.buttons.querySelectorAll("button")) button.disabled = disabled;
   }
-}
-
-/** A text to edit. An answer of the user's own is folded away until it is wanted. */
-function editor(name: string, text: string): HTMLElement {
-  const area = element("textarea");
-  area.value = text;
-  area.dataset.name = name;
-  area.spellcheck = false;
-  area.rows = Math.min(MOST_LINES, Math.max(1, text.split("\n").length));
-  area.setAttribute("aria-label", NAMES[name] ?? name);
-  const view = element("details", "rlm-editor");
-  view.open = name !== "response" && name !== "model" && (name !== "prompt" || text.length < 4000);
-  const heading = element("summary", "", text === "" ? "answer it yourself" : (NAMES[name] ?? name));
-  view.append(heading, area);
-  return view;
 }

@@ -23,6 +23,7 @@ export class HeaderView {
   private pause = element("button", "rlm-pause", "Pause");
   private answer = element("div", "rlm-answer");
   private warnings = element("div", "rlm-warnings");
+  private origin = element("div", "rlm-origin");
 
   constructor(private ui: UiState, onStop: () => void, onPause: () => void) {
     const line = element("div", "rlm-line");
@@ -30,7 +31,7 @@ export class HeaderView {
     this.pause.type = "button";
     this.pause.title = "stand still before the next call, block or batch";
     this.pause.addEventListener("click", onPause);
-    this.root.append(line, this.answer, this.warnings);
+    this.root.append(line, this.origin, this.answer, this.warnings);
     this.stop.type = "button";
     this.stop.title = "end the run now; the trace is kept";
     this.stop.addEventListener("click", () => {
@@ -60,6 +61,7 @@ export class HeaderView {
     setAttribute(this.root, "data-state", state);
     setAttribute(this.root, "data-outcome", summary.outcome);
     this.updateTotals(summary, running, now);
+    setText(this.origin, summary.origin);
     setText(this.answer, running ? "" : summary.answer);
     setText(this.warnings, summary.warnings.join("\n"));
   }

@@ -5,6 +5,7 @@ import { count, exact, stateOf } from "../model/format";
 import { latency, queueWait } from "../model/scale";
 import type { Store } from "../model/store";
 import { element, setText } from "./dom";
+import { ForkView } from "./fork";
 
 const APPROXIMATE =
   "batch duration / number of prompts: what the reference library reports for every slot; not a latency";
@@ -19,6 +20,7 @@ export class PanelView {
   private title = element("div", "rlm-title");
   private facts = element("div", "rlm-facts");
   private texts = element("div", "rlm-texts");
+  private fork: ForkView;
   private shown: number | null = null;
   private shownState = "";
   private shownChars: number | null = null;
@@ -31,8 +33,9 @@ export class PanelView {
     close.title = "close (Escape)";
     close.addEventListener("click", onClose);
     const top = element("div", "rlm-panel-top");
-    top.append(this.title, close);
-    this.root.append(top, this.facts, this.texts);
+    this.fork = new ForkView(store, send);
+    top.append(this.title, this.fork.button, close);
+    this.root.append(top, this.fork.root, this.facts, this.texts);
     this.root.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.preventDefault();
@@ -62,6 +65,7 @@ export class PanelView {
     }
     setText(this.title, `${stateOf(row.state).symbol} ${row.label} — ${stateOf(row.state).title}`);
     this.updateFacts(row, now);
+    this.fork.update(row);
   }
 
   /** Stop asking. */
@@ -70,6 +74,7 @@ export class PanelView {
   }
 
   receive(message: Incoming): void {
+    this.fork.receive(message);
     if (message.type === "fields" && message.id === this.shown) {
       this.close();
       const views = message.fields.map((field) => this.known(field) ?? this.fieldView(message.id, field));
