@@ -46,9 +46,10 @@ frontend: $(NODE_STAMP)
 bench: $(VENV)/.test debian
 	$(BIN)/python -m tests.benchmarks.bench build/bench.json
 
-# The tests of loss, with more moments at which a run is killed.
+# The tests of loss, with more moments at which a run is killed and more files that are damaged.
 torture: $(VENV)/.test
-	RLM_TEST_KILLS=200 $(BIN)/pytest -q --timeout 1200 tests/test_killed.py
+	RLM_TEST_KILLS=200 RLM_TEST_FUZZ=100000 $(BIN)/pytest -q -n 2 --timeout 3600 \
+	  tests/test_killed.py tests/trace/test_strangers.py
 
 # Optional: a real small model on this machine. Builds llama.cpp, which takes some minutes.
 test-llm: .cache/llm-venv/.done

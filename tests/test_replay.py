@@ -521,3 +521,13 @@ def test_a_place_or_a_change_that_is_not_right_is_refused(
     trace = run(Scripted()).trace
     with pytest.raises(UsageError, match=says):
         trace.fork(**place, **edit)
+
+
+def test_what_is_replayed_takes_no_time_of_the_fork() -> None:
+    lm = FakeLM(block("import time; time.sleep(0.2)"), answering("1"))
+    whole = run(lm)
+    forked = whole.trace.fork(turn=2, model=FakeLM(answering("2")))
+    assert forked.answer == 2
+    reopened = next(e for e in forked.trace.events if type(e).__name__ == "SpansReopened")
+    assert forked.trace.turns[1].submitted == reopened.t
+    assert forked.trace.turns[0].duration == whole.trace.turns[0].duration

@@ -80,6 +80,8 @@ class Recorder:
         """What went wrong beside the run, for instance a trace file that cannot be written."""
         self._clock = clock
         self._zero: int | None = None
+        self._still = False
+        """Whether the time of a run that goes on stands still, until something new happens."""
         self._lock = threading.Lock()
         self._next_id = max(self.trace.tree.spans, default=0) + 1
         self._sinks: list[Sink] = []
@@ -99,6 +101,8 @@ class Recorder:
 
     def now(self) -> int:
         """Time in ns since the trace began, which it does with its first span."""
+        if self._still:
+            return self.trace.tree.time
         return 0 if self._zero is None else self._clock() - self._zero
 
     def start(
@@ -146,13 +150,17 @@ class Recorder:
         return None if twin is None or twin.open else twin
 
     def go_on(self, ids: list[int], settings: dict[str, Any]) -> None:
-        """Open these spans of the base again, now; its time stood still until now."""
+        """Open these spans of the base again. Its time stands still until something new happens:
+        what is replayed until then takes no time of the run.
+        """
         with self._lock:
             root = self.trace.root
             assert root is not None
-            self._zero = self._clock() - self.trace.tree.time
+            self._zero = self._clock()
+            self._still = True
             attrs = {"at": self._wall_time(), **({"settings": settings} if settings else {})}
             self._emit(SpansReopened(self.now(), root.id, ids, attrs))
+            self._still = True
 
     def running(self, span: int, /, **attrs: Any) -> None:
         """The span left its queue: its request is sent now."""
@@ -238,6 +246,8 @@ class Recorder:
     def _emit(self, event: Event) -> None:
         if self.trace.append(event) is None:
             return
+        if self._still and (type(event) is not SpanUpdated or event.state is not None):
+            self._zero, self._still = self._clock() - event.t, False
         for sink in list(self._sinks):
             try:
                 sink.emit(event)

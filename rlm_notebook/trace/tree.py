@@ -30,6 +30,7 @@ CALL_KINDS = ("lm_call", "slot")
 _NUMBER = (int, float)  # made once: this is asked a million times
 _LARGEST = 1 << 62
 """Larger numbers in a file are not taken for counts and times."""
+_DEEPEST = 60
 _NUMBERED = ("turn", "code", "slot")
 _OF_THE_END = (
     *("answer", "partial", "outcome", "stopped_by", "error", "usage", "response", "finish_reason"),
@@ -131,6 +132,9 @@ class Span(msgspec.Struct, eq=False):
         names: list[str] = []
         span: Span | None = self
         while span is not None:
+            if len(names) > _DEEPEST:  # no run of ours is so deep
+                names[-1] = "…"
+                return ", ".join(reversed(names))
             number = (span.index or 0) + (span.kind != "slot")
             names.append(f"{span.kind} {number}" if span.kind in _NUMBERED else span.name)
             span = span.parent
